@@ -1,0 +1,41 @@
+"""Batch Normalization. Ioffe & Szegedy 2015, arXiv 1502.03167."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .contract import Grid
+from .running import RunningMomentsNorm
+
+
+class BatchNorm(RunningMomentsNorm):
+    r"""Each channel by the moments of all tokens of all samples; at evaluation by running moments, a fixed affine map.
+
+    $$ y_{btc} = \gamma_c \frac{x_{btc} - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + \beta_c, \qquad
+       \mu_c = \tfrac1{BT} \sum_{bt} x_{btc}, \quad \sigma_c^2 = \tfrac1{BT} \sum_{bt} (x_{btc} - \mu_c)^2 $$
+
+    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$, buffers `running_mean`, `running_var` (c).
+    Padding is not counted; several processes normalise their joint batch.
+
+    Args:
+        momentum: weight of the new batch in the running moments.
+    """
+
+    def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
+        super().__init__(dim, momentum=momentum, **shared)
+        self.reset_parameters()
+
+    def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        mean, var = self.batch_moments(x, mask)
+        return (x - mean) * torch.rsqrt(var + self.eps)
+
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """(scale, shift), both (c), such that this layer at evaluation is x -> scale * x + shift."""
+        if self.training:
+            raise RuntimeError("BatchNorm is an affine map only at evaluation: call .eval() first")
+        scale = torch.rsqrt(self.running_var + self.eps)
+        shift = -self.running_mean * scale
+        if self.weight is not None and self.bias is not None:
+            scale, shift = scale * self.weight, shift * self.weight + self.bias
+        return scale, shift

@@ -1,0 +1,44 @@
+"""Sums over all processes that autograd can go through.
+
+Batch statistics belong to the whole batch, also when data parallelism splits it: every process contributes its sums and its
+token counts, so unequal shares weigh what they should. (`nn.SyncBatchNorm` does this on GPUs only.)
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Each tensor summed over the processes of the default group, in one collective; the tensors themselves if alone.
+
+    All tensors share a dtype. A loss of any process that depends on the sum sends its gradient to the addends of all.
+    """
+    if not _several_processes():
+        return tensors
+    packed = _AllReduceSum.apply(torch.cat([tensor.reshape(-1) for tensor in tensors]))
+    parts = packed.split([tensor.numel() for tensor in tensors])
+    return tuple(part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True))
+
+
+def _several_processes() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+class _AllReduceSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _all_reduced(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        # The sum S of the x_r of all ranks enters every rank's loss: d(sum of losses)/dx_r = sum over ranks of dL/dS.
+        return _all_reduced(grad)
+
+
+def _all_reduced(x: Tensor) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total

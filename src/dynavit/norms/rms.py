@@ -1,0 +1,34 @@
+"""Root Mean Square Layer Normalization. Zhang & Sennrich 2019, arXiv 1910.07467."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from .contract import Grid, Norm
+
+
+class RMSNorm(Norm):
+    r"""Each token by the root mean square of its own channels; nothing is subtracted, and there is no bias.
+
+    $$ y_t = \gamma \odot \frac{x_t}{\sqrt{\tfrac1C \sum_c x_{tc}^2 + \epsilon}} $$
+
+    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$ (c). Heads play no part.
+    """
+
+    has_bias = False
+
+    def __init__(self, dim: int, **shared: Any) -> None:
+        super().__init__(dim, **shared)
+        self.reset_parameters()
+
+    def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
+        if mask is None and (self.weight is None or self.weight.dtype == x.dtype):
+            # As in LayerNorm: one torch call, which widens half-precision inputs by itself.
+            tokens, _ = self._as_tokens(x, grid)
+            y = F.rms_norm(tokens, (self.dim,), self.weight, self.eps)
+            return y.to(x.dtype).reshape(x.shape)
+        return super().forward(x, grid, mask)
+
+    def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        return F.rms_norm(x, (self.dim,), eps=self.eps)

@@ -1,0 +1,57 @@
+"""Switchable Normalization. Luo et al. 2018, arXiv 1806.10779."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .contract import Grid
+from .moments import moments
+from .running import RunningMomentsNorm
+
+
+class SwitchableNorm(RunningMomentsNorm):
+    r"""Learns how much of layer, instance and batch statistics to use; mean and variance each have their own mixture.
+
+    $$ y = \gamma \odot \frac{x - \sum_k w_k \mu_k}{\sqrt{\sum_k w'_k \sigma_k^2 + \epsilon}} + \beta, \qquad
+       k \in (\mathrm{ln}, \mathrm{in}, \mathrm{bn}), \quad w = \mathrm{softmax}(\lambda), \; w' = \mathrm{softmax}(\lambda') $$
+
+    ln: over the channels of a token; in: over the tokens of a sample; bn: over all tokens of the batch (running at evaluation).
+    All variances are biased (the running one unbiased, as in `bn`).
+
+    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$ (c); `mean_logit` $\lambda$,
+    `var_logit` $\lambda'$ (3) in the order ln, in, bn, started at 0: equal parts.
+
+    Args:
+        momentum: weight of the new batch in the running moments.
+    """
+
+    sources = ("ln", "in", "bn")
+
+    def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
+        super().__init__(dim, momentum=momentum, **shared)
+        factory = {"device": shared.get("device"), "dtype": shared.get("dtype")}
+        self.mean_logit = nn.Parameter(torch.empty(len(self.sources), **factory))
+        self.var_logit = nn.Parameter(torch.empty(len(self.sources), **factory))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.zeros_(self.mean_logit)
+        nn.init.zeros_(self.var_logit)
+
+    def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        mean_ln, var_ln, _ = moments(x, (2,))
+        mean_in, var_in, _ = moments(x, (1,), None if mask is None else mask[..., None])
+        mean_bn, var_bn = self.batch_moments(x, mask)
+        w = self.mean_logit.to(x.dtype).softmax(0)
+        w_var = self.var_logit.to(x.dtype).softmax(0)
+        mean = w[0] * mean_ln + (w[1] * mean_in + w[2] * mean_bn)
+        var = w_var[0] * var_ln + (w_var[1] * var_in + w_var[2] * var_bn)
+        return (x - mean) * torch.rsqrt(var + self.eps)
+
+    @torch.no_grad()
+    def scalars(self) -> dict[str, float]:
+        """The mixing weights, for a log: mean_ln, mean_in, mean_bn, var_ln, var_in, var_bn."""
+        weights = {"mean": self.mean_logit.softmax(0).tolist(), "var": self.var_logit.softmax(0).tolist()}
+        return {f"{moment}_{source}": value for moment in weights for source, value in zip(self.sources, weights[moment], strict=True)}
