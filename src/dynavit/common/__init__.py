@@ -1,0 +1,1 @@
+"""What every room may use and no room owns: files that are never half written, names, torchvision."""

@@ -1,0 +1,47 @@
+# Each target makes .venv first if it is missing or older than what it was installed from.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Test processes. Each gets one torch thread: two processes with a thread pool each fight over the same cores.
+JOBS   ?= 2
+ARGS   ?=
+PYTEST  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
+
+.PHONY: help install test test-all lint format quickstart bench
+
+help:
+	@echo 'make test        the default tests (ARGS="-k name" narrows them)'
+	@echo 'make test-all    the slow ones too'
+	@echo 'make lint        ruff and mypy'
+	@echo 'make format      let ruff rewrite what it can'
+	@echo 'make quickstart  measure the normalisers, result in runs/quickstart'
+	@echo 'make bench       the same at full length, result in runs/bench'
+
+install: $(VENV)/.installed
+
+test: $(VENV)/.installed
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+test-all: $(VENV)/.installed
+	$(PYTEST) $(ARGS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+quickstart: $(VENV)/.installed
+	$(BIN)/dynavit bench norms --out runs/quickstart/norms.json
+
+bench: $(VENV)/.installed
+	$(BIN)/dynavit bench norms --repeats 100 --out runs/bench/norms.json
+
+# The extras are those the tests use. An existing environment is kept and brought up to date.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,export]'
+	@touch $@

@@ -1,0 +1,47 @@
+"""Dynamic vision transformers: layers that learn how to normalise tokens, and models that spend tokens where they matter.
+
+>>> import dynavit
+>>> norm = dynavit.create_norm("dtn", 432, heads=9)     # or dynavit.DynamicTokenNorm(432, heads=9)
+
+The names below are the public door; adding one is a decision with a documentation entry. Each is imported when it is first
+used, so that `import dynavit` and `dynavit --help` cost nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .norms import DynamicTokenNorm as DynamicTokenNorm
+    from .norms import Norm as Norm
+    from .norms import create_norm as create_norm
+    from .norms import list_norms as list_norms
+
+    __version__: str
+
+# The same names for the interpreter; a test keeps the two lists equal.
+_HOMES = {
+    "DynamicTokenNorm": ".norms",
+    "Norm": ".norms",
+    "create_norm": ".norms",
+    "list_norms": ".norms",
+}
+
+__all__ = ["DynamicTokenNorm", "Norm", "__version__", "create_norm", "list_norms"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("dynavit")
+    elif name in _HOMES:
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES[name], __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # from now on an ordinary attribute
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

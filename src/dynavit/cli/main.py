@@ -1,0 +1,136 @@
+"""`dynavit <command> ...`: a table from words to plain functions, and the manners around it.
+
+A function's docstring is its help, its parameters are its options. Nothing here imports torch: help and typing errors
+answer at once, and each function imports what it needs when it runs.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..common.registry import nearest_match_error
+from .bench import bench_norms
+from .list import list_norms
+from .parse import first_line, parse_options
+
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A command that takes a second word."""
+
+    about: str
+    noun: str  # what the second word names, for error messages
+    members: dict[str, Command]
+
+
+COMMANDS: dict[str, Command | Group] = {
+    "list": Group("Show what there is to choose from.", "thing to list", {"norms": list_norms}),
+    "bench": Group("Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms}),
+}
+
+EXAMPLES = """\
+Examples:
+  dynavit list norms                          every normaliser, its options and its size
+  dynavit list norms --json                   the same for programs
+  dynavit bench norms                         time and memory against nn.LayerNorm, as tables
+  dynavit bench norms --norms ln,dtn --shapes A --no-sweep
+  dynavit bench norms --repeats 100 --out runs/bench/norms.json
+  dynavit bench norms --print_config > bench.yaml     write the options down, edit them, and use them:
+  dynavit bench norms --config bench.yaml --repeats 5
+
+Options may be written with dashes or underscores, and come from a file with --config; the command line wins.
+DYNAVIT_DEBUG=1 shows the traceback behind an error."""
+
+WRONG_USE = 2  # the exit code of argparse and most Unix tools for a call that makes no sense
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code: 0 done, 2 wrong use or bad input, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _dispatch(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (`| head`) has gone. Python would complain once more while closing stdout, so give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("dynavit: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        if os.environ.get("DYNAVIT_DEBUG") == "1":
+            raise
+        print("dynavit: " + " ".join(str(error).split()), file=sys.stderr)
+        return WRONG_USE
+    return 0
+
+
+def _dispatch(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return
+    if words[0] == "--version":
+        from .. import __version__
+
+        print(f"dynavit {__version__}")
+        return
+    name, *rest = words
+    if name.startswith("-"):
+        raise ValueError(f"the command comes first, got {name!r}. Commands: {', '.join(COMMANDS)}")
+    if name not in COMMANDS:
+        raise nearest_match_error("command", name, COMMANDS)
+    command = COMMANDS[name]
+    if isinstance(command, Group):
+        if rest and rest[0] in ("-h", "--help"):
+            print(_group_help(name, command))
+            return
+        if not rest or rest[0].startswith("-"):
+            raise ValueError(f"'dynavit {name}' needs a {command.noun}: {', '.join(command.members)}")
+        member, *rest = rest
+        if member not in command.members:
+            raise nearest_match_error(command.noun, member, command.members)
+        name, command = f"{name} {member}", command.members[member]
+    options = parse_options(command, rest, prog=f"dynavit {name}")
+    if options is not None:
+        command(**options)
+
+
+def _help() -> str:
+    rows = [row for name, command in COMMANDS.items() for row in _rows(name, command)]
+    return "\n".join(
+        [
+            "Usage: dynavit <command> [options]     dynavit <command> --help     dynavit --version",
+            "",
+            "Dynamic vision transformers: learned token normalisation and adaptive numbers of tokens.",
+            "",
+            "Commands:",
+            *_aligned(rows),
+            "",
+            EXAMPLES,
+        ]
+    )
+
+
+def _group_help(name: str, group: Group) -> str:
+    return "\n".join(
+        [
+            f"Usage: dynavit {name} <{group.noun}> [options]     dynavit {name} <{group.noun}> --help",
+            "",
+            group.about,
+            "",
+            *_aligned(_rows(name, group)),
+        ]
+    )
+
+
+def _rows(name: str, command: Command | Group) -> list[tuple[str, str]]:
+    if isinstance(command, Group):
+        return [(f"{name} {member}", first_line(function)) for member, function in command.members.items()]
+    return [(name, first_line(command))]
+
+
+def _aligned(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(left) for left, _ in rows)
+    return [f"  {left:<{width}}  {right}" for left, right in rows]

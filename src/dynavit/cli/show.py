@@ -1,0 +1,61 @@
+"""Tables on stdout, progress on stderr: rich at a terminal, plain text in a pipe or file."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if sys.stdout.isatty():
+        _print_rich(title, header, rows)
+    else:
+        _print_plain(title, header, rows)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A function that shows what is being done now: a moving line at a terminal, one line each elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda message: print(message, file=sys.stderr, flush=True)
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        yield status.update
+
+
+def _print_rich(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    for name, number in zip(header, _number_columns(header, rows), strict=True):
+        table.add_column(escape(name), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    Console().print(table)
+
+
+def _print_plain(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Aligned columns, two spaces between them, nothing cut: for reading in a log and for `awk`."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    numbers = _number_columns(header, rows)
+    print(title)
+    for line in lines:
+        cells = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, numbers, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+    print()
+
+
+def _number_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Columns whose every cell starts like a number (`1.3x`, `12,480`) or is empty or a dash."""
+    return [bool(rows) and all(_like_a_number(row[column]) for row in rows) for column in range(len(header))]
+
+
+def _like_a_number(cell: str) -> bool:
+    return cell.strip("-– ") == "" or cell.lstrip("+-−<≤~ ")[:1].isdigit()

@@ -1,0 +1,59 @@
+"""Files that are either the old version or the new one, never half of each.
+
+A run may be killed at any moment and another process may be reading: so we write beside the target, force the bytes to disk,
+and only then rename, which the file system does in one step.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; what was written there takes its place when the block ends without an exception.
+
+    For libraries that want a path of their own: `with replacing("model.safetensors") as temporary: save_file(state, temporary)`.
+    Missing directories are made. A link is followed, so that the file behind it changes.
+    """
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # In the same directory: a rename across file systems would be a copy, and a copy can be interrupted.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        _force_to_disk(temporary)
+        temporary.replace(target)
+    except BaseException:  # KeyboardInterrupt too: litter in a run directory outlives the run
+        temporary.unlink(missing_ok=True)
+        raise
+    _force_to_disk(target.parent)  # the rename itself is an entry in the directory
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Indented JSON. NaN and infinity are refused: no other reader of JSON takes them."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _force_to_disk(path: Path) -> None:
+    if path.is_dir() and os.name != "posix":
+        return  # directories cannot be opened there
+    # Windows syncs only files opened for writing.
+    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
