@@ -1,0 +1,242 @@
+"""One call for Dynamic Token Normalization: the C kernel where it can run, else the equations in torch.
+
+    normalise_tokens(x, weight, bias, lam_mean, lam_var, position, layout, mask)
+
+The C kernel sits behind the dispatcher op `dynavit::dtn`, so that torch.compile, FLOP counters and autograd see one node;
+torch.export and ONNX see the plain products instead. Both ways save only x for the backward pass.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.flop_counter import register_flop_formula
+
+from .dtn_math import Layout, token_norm
+from .native.build import load_native
+from .statistics import kernel_cut
+
+_ONCE = (
+    "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
+    'build the layer with backend="torch", or set DYNAVIT_NATIVE=0 and backend="torch".'
+)
+
+
+def normalise_tokens(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    lam_mean: Tensor,
+    lam_var: Tensor,
+    position: Tensor,
+    layout: Layout,
+    mask: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """(b, prefix + t, c) -> weight * (x - mu) / sqrt(sigma^2 + eps) + bias in x's dtype (float32 or float64)."""
+    plain = backend == "torch" or torch.compiler.is_exporting()
+    if not plain and mask is None and x.is_cpu and native_kernel_available():
+        return torch.ops.dynavit.dtn(x, weight, bias, lam_mean, lam_var, position, *_as_arguments(layout))[0]
+    tensors = (x, weight, bias, lam_mean, lam_var, position)
+    if plain or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return _plain(*tensors, layout, mask)
+    return _Recomputed.apply(*tensors, layout, mask)
+
+
+@torch.compiler.assume_constant_result
+def native_kernel_available() -> bool:
+    return load_native("dtn") is not None
+
+
+def _plain(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    lam_mean: Tensor,
+    lam_var: Tensor,
+    position: Tensor,
+    layout: Layout,
+    mask: Tensor | None,
+) -> Tensor:
+    # Autocast would take the products to half precision; statistics stay in x's.
+    with torch.autocast(x.device.type, enabled=False):
+        y = token_norm(x, lam_mean, lam_var, position, layout, mask)
+        if weight is not None:
+            y = y * weight.to(y.dtype)
+        return y if bias is None else y + bias.to(y.dtype)
+
+
+class _Recomputed(torch.autograd.Function):
+    """`_plain`, but only its inputs are kept for the backward pass, which computes the statistics again."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tensors, ctx.layout, ctx.mask = arguments
+        ctx.save_for_backward(*tensors)
+        return _plain(*arguments)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = [
+            tensor if tensor is None else tensor.detach().requires_grad_(need)
+            for tensor, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        ]
+        wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+        with torch.enable_grad():
+            y = _plain(*tensors, ctx.layout, ctx.mask)
+        grads = iter(torch.autograd.grad(y, wanted, grad, allow_unused=True))
+        return *(next(grads) if tensor is not None and tensor.requires_grad else None for tensor in tensors), None, None
+
+
+# ---- the dispatcher op over the C kernel ----
+
+_TENSORS = "Tensor x, Tensor? weight, Tensor? bias, Tensor lam_mean, Tensor lam_var, Tensor position"
+_LAYOUT = "int[] grid, int prefix, int radius, bool banded, int ddof, float eps"
+torch.library.define("dynavit::dtn", f"({_TENSORS}, {_LAYOUT}) -> (Tensor, Tensor)")
+torch.library.define(
+    "dynavit::dtn_backward",
+    f"(Tensor grad, Tensor moments, {_TENSORS}, {_LAYOUT}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+def _as_arguments(layout: Layout) -> tuple[Any, ...]:
+    radius = -1 if layout.radius is None else layout.radius
+    return list(layout.grid), layout.prefix, radius, layout.banded, layout.ddof, layout.eps
+
+
+@torch.library.impl("dynavit::dtn", "CPU")
+def _forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, lam_mean: Tensor, lam_var: Tensor, position: Tensor, *layout: Any
+) -> tuple[Tensor, Tensor]:
+    call = _Call(x, weight, bias, lam_mean, lam_var, position, layout)
+    y = torch.empty_like(call.x)
+    moments = torch.empty(*x.shape[:2], 2, dtype=torch.float64)
+    call("dtn_forward", moments, y)
+    return y, moments
+
+
+@torch.library.impl("dynavit::dtn_backward", "CPU")
+def _backward(
+    grad: Tensor,
+    moments: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    lam_mean: Tensor,
+    lam_var: Tensor,
+    position: Tensor,
+    *layout: Any,
+) -> tuple[Tensor, ...]:
+    call = _Call(x, weight, bias, lam_mean, lam_var, position, layout)
+    grad_x = torch.empty_like(call.x)
+    channels, heads = x.shape[-1], lam_mean.shape[0]
+    sums = torch.zeros(2 * channels + 5 * heads, dtype=torch.float64)
+    small = sums.split([channels, channels, heads, heads, 3 * heads])
+    call("dtn_backward", moments, grad.to(x.dtype).contiguous(), grad_x, *small)
+    grad_position = small[4].view(heads, 3)
+    if position.shape[1] == 2:  # 1-D runs along the rows: [d^2, dy]
+        grad_position = grad_position[:, ::2]
+    # Each gradient is cast to its own fresh tensor: the pieces of `sums` must not leave as views of one another.
+    like = (weight if weight is not None else x, bias if bias is not None else x, lam_mean, lam_var, position)
+    rest = [part.to(other.dtype, copy=True) for part, other in zip((*small[:4], grad_position), like, strict=True)]
+    return grad_x, *rest
+
+
+class _Call:
+    """Arguments of the C entries: pointers to contiguous arrays, kept alive until the call is over."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        lam_mean: Tensor,
+        lam_var: Tensor,
+        position: Tensor,
+        layout: tuple[Any, ...],
+    ) -> None:
+        grid, prefix, radius, _, ddof, eps = layout
+        rows, cols = grid if len(grid) == 2 else (grid[0], 1)
+        if position.shape[1] == 2:
+            position = torch.stack([position[:, 0], torch.zeros_like(position[:, 0]), position[:, 1]], 1)
+        self.x = x.contiguous()
+        self.inputs = [
+            self.x,
+            *(None if part is None else part.to(x.dtype).contiguous() for part in (weight, bias)),
+            *(part.double().contiguous() for part in (lam_mean, lam_var, position)),
+        ]
+        threads = torch.get_num_threads()
+        shape = (x.shape[0], prefix, rows, cols, x.shape[2], lam_mean.shape[0], ddof, radius, threads)
+        self.shape = (ctypes.c_long * len(shape))(*shape)
+        self.numbers = (ctypes.c_double(eps), ctypes.c_double(kernel_cut(x.dtype)))
+        self.suffix = {torch.float32: "f32", torch.float64: "f64"}[x.dtype]
+
+    def __call__(self, entry: str, *arrays: Tensor) -> None:
+        if self.x.numel() == 0:
+            return
+        library = load_native("dtn")
+        assert library is not None, "the op is only called where the C kernel was built"
+        pointers = [ctypes.c_void_p(None if part is None else part.data_ptr()) for part in (*self.inputs, *arrays)]
+        getattr(library, f"{entry}_{self.suffix}")(self.shape, *self.numbers, *pointers)
+
+
+@torch.library.register_fake("dynavit::dtn")
+def _forward_fake(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    moments = x.new_empty(*x.shape[:2], 2, dtype=torch.float64)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), moments
+
+
+@torch.library.register_fake("dynavit::dtn_backward")
+def _backward_fake(
+    grad: Tensor,
+    moments: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    lam_mean: Tensor,
+    lam_var: Tensor,
+    position: Tensor,
+    *_: Any,
+) -> tuple[Tensor, ...]:
+    channels = x.shape[-1]
+    affine = [x.new_empty(channels, dtype=(x if part is None else part).dtype) for part in (weight, bias)]
+    grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return grad_x, *affine, *(torch.empty_like(part) for part in (lam_mean, lam_var, position))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:6], output[1])
+    ctx.layout = inputs[6:]
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    *tensors, moments = ctx.saved_tensors
+    grads = torch.ops.dynavit.dtn_backward(grad, moments, *tensors, *ctx.layout)
+    kept = [g if need else None for g, need in zip(grads, ctx.needs_input_grad, strict=False)]
+    return *kept, *(None,) * len(ctx.layout)
+
+
+def _refuse(ctx: Any, *_: Any) -> Any:
+    raise NotImplementedError(_ONCE)
+
+
+torch.library.register_autograd("dynavit::dtn", _differentiate, setup_context=_save)
+torch.library.register_autograd("dynavit::dtn_backward", _refuse)
+
+
+@register_flop_formula(torch.ops.dynavit.dtn)
+def _forward_flops(x: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
+    """Two statistics by the dense separable formula, whatever was cut: 2 FLOPs per multiply-add."""
+    grid, prefix, radius, banded = rest[5:9]
+    macs = Layout(tuple(grid), prefix, None if radius < 0 or not banded else radius).macs_per_channel
+    return 2 * 2 * x[0] * x[2] * macs
+
+
+@register_flop_formula(torch.ops.dynavit.dtn_backward)
+def _backward_flops(grad: Any, moments: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
+    """Transposed kernels and kernel gradients: twice the forward pass, as for any product of two matrices."""
+    return 2 * _forward_flops(*rest)

@@ -1,0 +1,76 @@
+"""Pure tensor functions: positional kernels and the statistics of Dynamic Token Normalization, in plain torch.
+
+Axes: b samples, t tokens on a grid of y rows and x columns, c channels, h heads, d = c / h channels of a head.
+`position` holds (a_0, a_x, a_y) per head in 2-D and (a_0, a_x) in 1-D: the score of source j for target i is
+a_0 |j - i|^2 + a_x dx + a_y dy, with (dx, dy) = j - i.
+"""
+
+import torch
+from torch import Tensor
+
+# The masked form P(m x) / P(m) divides by the mass that a row has on real tokens, so it needs smaller weights than a whole
+# row does; below LEAST_MASS the row has lost sight of all real tokens.
+MASKED_CUT, LEAST_MASS = 1e-30, 1e-25
+
+
+def kernel_cut(dtype: torch.dtype) -> float:
+    """Weights below this share of their row's largest one change nothing at this precision and are set to zero.
+
+    Left in, they become subnormal numbers, on which CPUs multiply 10 to 30 times slower.
+    """
+    return 1e-4 * torch.finfo(dtype).eps
+
+
+def axis_kernel(a2: Tensor, a1: Tensor, n: int, radius: int | None = None, cut: float = 0.0) -> Tensor:
+    """P along one axis: (h,), (h,) -> (h, n, n), P[h, i, j] = softmax over j of a2 (j-i)^2 + a1 (j-i), |j-i| <= radius.
+
+    Computed in float64: scores reach millions on long axes while weights depend on their differences.
+    """
+    at = torch.arange(n, device=a2.device, dtype=torch.float64)
+    offset = at[None, :] - at[:, None]
+    return offset_kernel(a2, a1, offset, offset.abs() <= (n if radius is None else radius), cut)
+
+
+def offset_kernel(a2: Tensor, a1: Tensor, offset: Tensor, allowed: Tensor, cut: float = 0.0) -> Tensor:
+    """Row-softmax over the last axis of a2 offset^2 + a1 offset where `allowed`: (h,), (h,), (..., m) -> (..., h?, m).
+
+    `offset` is (i, j) for a kernel (h, i, j); `allowed` is (i, j), or (b, i, j) for kernels (b, h, i, j) of masked samples.
+    Rows in which nothing is allowed are all zero.
+    """
+    scores = (a2.double()[:, None, None] * offset + a1.double()[:, None, None]) * offset
+    allowed = allowed.unsqueeze(-3)
+    top = torch.where(allowed, scores, -torch.inf).amax(-1, keepdim=True).detach()
+    # Not allowed entries take exponent 0 before they are thrown away: no inf - inf, no NaN gradient.
+    weights = torch.where(allowed, scores - torch.where(top > -torch.inf, top, 0.0), 0.0).exp()
+    weights = torch.where(allowed & (weights >= cut), weights, 0.0)
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def centred(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(b, t, c) -> x minus its mean over the (valid) tokens of each sample and channel, and that mean (b, 1, c).
+
+    The centre is detached: no statistic below depends on where the origin lies, so no gradient is lost.
+    """
+    with torch.no_grad():
+        if mask is None:
+            centre = x.mean(1, keepdim=True)
+        else:
+            count = mask.sum(1).clamp_min(1)[:, None, None]
+            centre = torch.where(mask[..., None], x, 0.0).sum(1, keepdim=True) / count
+    inside = x - centre
+    return inside if mask is None else torch.where(mask[..., None], inside, 0.0), centre
+
+
+def mix_separable(tensors: Tensor, kernels: tuple[Tensor, ...], grid: tuple[int, ...]) -> Tensor:
+    """P x for P = Py (x) Px, one axis after the other: (..., t, c) with kernels (h, y, y), (h, x, x) -> (..., t, c).
+
+    With one kernel (1-D), grid = (t,). No tensor of t^2 elements is made in 2-D.
+    """
+    heads, lead, channels = kernels[0].shape[0], tensors.shape[:-2], tensors.shape[-1]
+    out = tensors.reshape(-1, *grid, heads, channels // heads)
+    if len(grid) == 1:
+        out = torch.einsum("hij,bjhd->bihd", kernels[0], out)
+    else:
+        out = torch.einsum("hij,bjxhd->bixhd", kernels[0], out)
+        out = torch.einsum("hij,byjhd->byihd", kernels[1], out)
+    return out.reshape(*lead, -1, channels)
