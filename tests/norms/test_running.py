@@ -1,0 +1,115 @@
+"""What `bn` and `sn` remember."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from dynavit.norms import create_norm
+
+
+def batches(count: int = 3):
+    noise = torch.Generator().manual_seed(0)
+    return [torch.randn(3, 5, 6, generator=noise, dtype=torch.float64) * (1 + i) + i for i in range(count)]
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.3])
+def test_torch_has_the_same_batch_norm(momentum):
+    ours = create_norm("bn", 6, momentum=momentum, dtype=torch.float64)
+    theirs = nn.BatchNorm1d(6, momentum=momentum, dtype=torch.float64)
+    for x in batches():
+        torch.testing.assert_close(ours(x), theirs(x.mT).mT)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+    x = batches()[0]
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x.mT).mT)
+
+
+def test_switchable_norm_remembers_what_batch_norm_does():
+    sn, bn = create_norm("sn", 6, dtype=torch.float64), create_norm("bn", 6, dtype=torch.float64)
+    for x in batches():
+        sn(x), bn(x)
+    torch.testing.assert_close((sn.running_mean, sn.running_var), (bn.running_mean, bn.running_var))
+    # All weight on the third source: evaluation is batch norm at evaluation.
+    with torch.no_grad():
+        sn.mean_logit.copy_(torch.tensor([-99.0, -99.0, 99.0]))
+        sn.var_logit.copy_(sn.mean_logit)
+    x = batches()[0]
+    torch.testing.assert_close(sn.eval()(x), bn.eval()(x))
+
+
+@pytest.mark.parametrize(("source", "name"), [(0, "ln"), (1, "in"), (2, "bn")])
+def test_switchable_norm_holds_its_three_parts(source, name):
+    sn, part = create_norm("sn", 6, dtype=torch.float64), create_norm(name, 6, dtype=torch.float64)
+    with torch.no_grad():
+        for logit in (sn.mean_logit, sn.var_logit):
+            logit.fill_(-99.0)[source] = 99.0
+    x = batches()[1]
+    torch.testing.assert_close(sn(x), part(x))
+
+
+def test_switchable_norm_tells_its_weights():
+    sn = create_norm("sn", 6)
+    with torch.no_grad():
+        sn.var_logit.copy_(torch.tensor([0.5, 0.25, 0.25]).log())
+    found = sn.scalars()
+    assert list(found) == ["mean_ln", "mean_in", "mean_bn", "var_ln", "var_in", "var_bn"]
+    assert list(found.values()) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.5, 0.25, 0.25])
+
+
+@pytest.mark.parametrize("name", ["bn", "sn"])
+def test_padding_is_not_remembered(name):
+    x, mask = batches()[1], torch.rand(3, 5, generator=torch.Generator().manual_seed(1)) > 0.4
+    norm, bag = create_norm(name, 6, dtype=torch.float64), create_norm("bn", 6, dtype=torch.float64)
+    norm(x.masked_fill(~mask[..., None], float("nan")), mask=mask)
+    bag(x[mask][None])
+    torch.testing.assert_close((norm.running_mean, norm.running_var), (bag.running_mean, bag.running_var))
+
+
+@pytest.mark.parametrize("name", ["bn", "sn"])
+def test_one_token_says_nothing_about_variance(name):
+    norm = create_norm(name, 6)
+    norm(torch.full((1, 1, 6), 5.0))
+    torch.testing.assert_close(norm.running_mean, torch.full((6,), 0.5))
+    torch.testing.assert_close(norm.running_var, torch.ones(6))
+
+
+@pytest.mark.parametrize("name", ["bn", "sn", "power"])
+def test_a_batch_of_padding_is_not_remembered(name):
+    norm = create_norm(name, 6)
+    norm(torch.randn(2, 4, 6))
+    before = copy.deepcopy(norm.state_dict())
+    norm(torch.randn(2, 4, 6), mask=torch.zeros(2, 4, dtype=torch.bool))
+    before.pop("iters", None)
+    assert all(torch.equal(norm.state_dict()[key], value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("name", ["bn", "sn", "power"])
+def test_running_statistics_of_a_half_precision_layer_are_wide(name):
+    norm = create_norm(name, 6, dtype=torch.bfloat16)
+    assert {b.dtype for b in norm.buffers()} <= {torch.float32, torch.int64}
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_at_evaluation_is_its_affine_map(affine):
+    norm = create_norm("bn", 6, affine=affine, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(2))
+    for x in batches():
+        norm(x)
+    scale, shift = norm.eval().affine_map()
+    assert scale.shape == shift.shape == (6,)
+    torch.testing.assert_close(x * scale + shift, norm(x))
+
+
+def test_batch_norm_in_training_is_no_affine_map():
+    with pytest.raises(RuntimeError, match="eval"):
+        create_norm("bn", 6).affine_map()
+
+
+@pytest.mark.parametrize("name", ["bn", "sn"])
+def test_momentum_is_checked(name):
+    with pytest.raises(ValueError, match="between 0 and 1; got 9"):
+        create_norm(name, 6, momentum=9)
