@@ -57,8 +57,9 @@ def _prose(function: Callable[..., Any]) -> str:
 
 
 def _normal_spelling(words: Sequence[str], flags: set[str]) -> list[str]:
-    """Dashes become underscores, `--flag` means true and `--no-flag` false, `--print_config` goes last and so sees everything."""
-    spelled, last = [], []
+    """Dashes become underscores, `--flag` means true and `--no-flag` false, `--print_config` goes last to see all."""
+    spelled: list[str] = []
+    last: list[str] = []
     for index, word in enumerate(words):
         if not word.startswith("--"):
             spelled.append(word)

@@ -18,8 +18,8 @@ def ensure_torchvision() -> Literal["native", "shimmed"]:
     """Import torchvision; call this before importing timm or torchvision anywhere in the package.
 
     A torchvision built for CUDA cannot load its C++ operators beside a CPU build of torch, and then the whole import fails with
-    "operator torchvision::nms does not exist", although data sets, transforms and models are plain Python. We declare the missing
-    operators (names and types, no code) and import again. What really needs them still refuses with a clear message:
+    "operator torchvision::nms does not exist", although data sets, transforms and models are plain Python. We declare the
+    missing operators (names and types, no code) and import again. What really needs them still refuses with a clear message:
     `torchvision.ops.nms`, `deform_conv2d`, and decoding of images by `torchvision.io` (read images with PIL).
 
     Returns:

@@ -1,0 +1,63 @@
+import json
+
+import pytest
+
+import dynavit
+from dynavit.cli import show
+from dynavit.cli.list import norm_rows
+from dynavit.cli.main import main
+
+
+def test_every_registered_norm_has_a_row():
+    rows = {row.name: row for row in norm_rows()}
+    assert list(rows) == dynavit.list_norms()
+    assert rows["ln"].parameters == 2 * 192
+    assert rows["ln"].options == {}
+    assert rows["rms"].parameters == 192
+    assert rows["in"].options == {"unbiased": False}
+    for row in rows.values():
+        assert row.description, f"{row.name} has no docstring"
+        assert "eps" not in row.options
+
+
+def test_json_holds_the_same(capsys):
+    assert main(["list", "norms", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == dynavit.list_norms()
+    assert {row["name"]: row["parameters"] for row in rows} == {row.name: row.parameters for row in norm_rows()}
+
+
+def test_in_a_pipe_the_table_is_plain_and_complete(capsys):
+    assert main(["list", "norms"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "│" not in out
+    for row in norm_rows():
+        (line,) = [line for line in out.splitlines() if line.split()[:1] == [row.name]]
+        assert row.description in line
+        assert line.endswith(f"{row.parameters:,}")
+
+
+def test_at_a_terminal_the_table_is_drawn(capsys, monkeypatch):
+    monkeypatch.setattr(show.sys.stdout, "isatty", lambda: True, raising=False)
+    assert main(["list", "norms"]) == 0
+    out = capsys.readouterr().out
+    assert "│" in out
+    for name in dynavit.list_norms():
+        assert name in out
+
+
+def test_square_brackets_are_text_not_markup(capsys, monkeypatch):
+    monkeypatch.setattr(show.sys.stdout, "isatty", lambda: True, raising=False)
+    show.print_table("t", ["a"], [["[red]x[/red]"], ["[1, 2]"]])
+    out = capsys.readouterr().out
+    assert "[red]x[/red]" in out
+    assert "[1, 2]" in out
+
+
+@pytest.mark.parametrize(
+    ("cells", "right"),
+    [(["1.0x", "12,480"], True), (["-", "3"], True), (["~4", "<0.1"], True), (["ln", "3"], False), (["3", "n/a"], False)],
+)
+def test_columns_of_numbers_are_aligned_right(cells, right):
+    assert show._number_columns(["h"], [[cell] for cell in cells]) == [right]

@@ -1,0 +1,131 @@
+"""Who may import whom. The table is the architecture; change it only together with docs/design.md."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import dynavit
+
+PACKAGE = Path(dynavit.__file__).parent
+
+TOP = {"assemble", "load", "compare"}  # small modules that tie rooms together
+ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "common": set(),
+    "norms": {"common"},
+    "convert": {"norms", "common"},
+    "models": {"convert", "norms", "common"},
+    "data": {"common"},
+    "engine": {"common"},
+    "tasks": {"models", "norms", "common"},
+    "bench": {"models", "norms", "data", "engine", "common"},
+    "analysis": {"models", "norms", "data", "bench", "common"},
+    "deploy": {"models", "convert", "norms", "common"},
+    "cli": ROOMS | TOP | {"__init__"},
+    "assemble": ROOMS | TOP,
+    "load": ROOMS | TOP,
+    "compare": ROOMS | TOP,
+    "__init__": ROOMS | TOP,  # the public door
+    "__main__": {"cli"},  # `python -m dynavit`, the only one to import cli
+}
+MAY_NOT_IMPORT_FROM_OUTSIDE = {"norms": {"timm"}}
+
+
+def violations(package: Path) -> list[str]:
+    """Every import under `package` that the tables do not allow, as "file:line: why"."""
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        parts = file.relative_to(package).with_suffix("").parts
+        room = parts[0]
+        if room not in MAY_IMPORT:
+            found.append(f"{file.relative_to(package)}: {room!r} is not in the table")
+            continue
+        # The dotted name that relative imports start from: a package is its own, a module has its parent's.
+        here = (package.name, *parts[:-1])
+        for line, target in imports(ast.parse(file.read_text()), here):
+            outside, _, inside = target.partition(".")
+            if outside != package.name:
+                allowed = outside not in MAY_NOT_IMPORT_FROM_OUTSIDE.get(room, ())
+            else:
+                wanted = inside.partition(".")[0]
+                # `from dynavit import create_norm`: not a room, so it is the public door
+                wanted = wanted if wanted in MAY_IMPORT else "__init__"
+                allowed = wanted == room or wanted in MAY_IMPORT[room]
+            if not allowed:
+                found.append(f"{file.relative_to(package)}:{line}: {room} may not import {target}")
+    return found
+
+
+def imports(tree: ast.AST, here: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of every import, wherever it stands: inside functions, conditions, import_module("...")."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            start = ".".join(here[: len(here) - node.level + 1]) if node.level else ""
+            base = ".".join(part for part in (start, node.module) if part)
+            # `from . import x` and `from dynavit import x`: x itself may be a room
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name = node.args[0].value
+            if called in ("import_module", "__import__") and isinstance(name, str):
+                level = len(name) - len(name.lstrip("."))
+                start = ".".join(here[: len(here) - level + 1]) if level else ""
+                yield node.lineno, ".".join(part for part in (start, name.lstrip(".")) if part)
+
+
+def test_every_import_is_allowed():
+    assert violations(PACKAGE) == []
+
+
+def test_the_checker_reads_the_real_package():
+    seen = {target for _, target in imports(ast.parse((PACKAGE / "norms/factory.py").read_text()), ("dynavit", "norms"))}
+    assert "dynavit.common.registry.nearest_match_error" in seen
+
+
+def checked(tmp_path, files):
+    package = tmp_path / "dynavit"
+    for name, text in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    return violations(package)
+
+
+def test_violations_of_every_form_are_caught(tmp_path):
+    bad = {
+        "common/a.py": "import dynavit.norms",
+        "norms/b.py": "import timm",
+        "norms/c.py": "from timm.layers import LayerNorm",
+        "norms/native/d.py": "from ...models import vit",
+        "engine/e.py": "def late():\n    from ..tasks.classification import Classification",
+        "data/f.py": "from .. import models",
+        "models/__init__.py": "from ..cli.main import main",
+        "tasks/g.py": "from importlib import import_module\nimport_module('dynavit.data')",
+        "bench/h.py": "import importlib\nimportlib.import_module('..analysis', __package__)",
+        "convert/i.py": "from dynavit import create_model",  # through the public door
+        "convert/j.py": "import dynavit",
+        "load.py": "from .cli.list import norm_rows",
+        "deploy/k.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..compare import grid",
+        "attic/l.py": "",
+    }
+    found = checked(tmp_path, bad)
+    for file in bad:
+        assert any(line.startswith(file) for line in found), f"{file} was not caught"
+    assert len(found) == len(bad)
+
+
+def test_allowed_imports_pass(tmp_path):
+    good = {
+        "__init__.py": "from .norms import create_norm as create_norm\nfrom .load import load as load",
+        "__main__.py": "from .cli.main import main",
+        "assemble.py": "from . import deploy, load\nfrom .models import vit",
+        "cli/main.py": "from .. import __version__\nfrom ..compare import grid\nfrom .list import x",
+        "models/a.py": "import timm\nfrom ..norms.dtn import P\nfrom ..common import files\nfrom . import b\nfrom .b import c",
+        "norms/__init__.py": "from .contract import Norm as Norm",
+        "norms/native/a.py": "import torch, timmy\nfrom ..statistics import moments\nfrom ...common.files import write_json",
+    }
+    assert checked(tmp_path, good) == []
