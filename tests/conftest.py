@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from skip_rule import ALLOWED, SHARED, SkipRule
 
 

@@ -33,25 +33,26 @@ def run(pytester, monkeypatch):
             (pytester.path / "shared" / "golden").mkdir(parents=True)
         monkeypatch.chdir(tests.parent)
         monkeypatch.setenv("CI", ci)
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", str(workers))
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the others only cost time
+        return pytester.runpytest_subprocess("-p", "xdist", "-n", str(workers))
 
     return run
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("body", [SKIPS, SKIPS_FILE])
+@pytest.mark.parametrize("body", [SKIPS, SKIPS_FILE], ids=["test", "file"])
 def test_a_skip_fails_ci_with_and_without_workers(run, body, workers):
     result = run(body, shared=False, workers=workers)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*skipped in CI, which counts as failed*", "*test_other.py*: *"])
 
 
-@pytest.mark.parametrize("body", [SKIPS_MARK, NOT_RUN])
+@pytest.mark.parametrize("body", [SKIPS_MARK, NOT_RUN], ids=["skipif", "xfail_not_run"])
 def test_every_way_of_skipping_fails_ci(run, body):
     assert run(body, shared=False).ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_shared_tests_may_be_skipped_only_where_shared_is_absent(run):
+def test_shared_tests_may_be_skipped_where_shared_is_absent(run):
     assert run(GOLDEN, shared=False).ret == pytest.ExitCode.OK
 
 

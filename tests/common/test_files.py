@@ -35,9 +35,14 @@ def test_missing_directories_are_made(tmp_path):
 def test_an_exception_while_writing_leaves_the_old_content_and_no_litter(tmp_path, error):
     target = tmp_path / "model"
     write_text(target, "old")
-    with pytest.raises(error), replacing(target) as temporary:
-        temporary.write_text("half of the n")
-        raise error
+
+    def interrupted():
+        with replacing(target) as temporary:
+            temporary.write_text("half of the n")
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
     assert target.read_text() == "old"
     assert names(tmp_path) == ["model"]
 

@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 # A torchvision that does at import what the real one does, and fails like it when its library was not loaded.
 BROKEN = """
 import torch
@@ -65,15 +63,16 @@ print(timm.create_model("test_vit").num_classes)
     assert done.stdout == "1000\n", done.stderr
 
 
-@pytest.mark.parametrize("operator", ["nms", "qnms"])
-def test_the_declared_operators_have_no_code_behind_them(tmp_path, operator):
+def test_the_declared_operators_have_no_code_behind_them(tmp_path):
     code = (
         TWICE
-        + f"""
+        + """
 import torch
-try:
-    torch.ops.torchvision.{operator}(torch.zeros(1, 4), torch.zeros(1), 0.5)
-except NotImplementedError: print("refused")
+for name in ("nms", "qnms"):
+    try:
+        getattr(torch.ops.torchvision, name)(torch.zeros(1, 4), torch.zeros(1), 0.5)
+    except NotImplementedError:
+        print(name, "refused")
 """
     )
-    assert python(code, tmp_path, BROKEN).stdout.endswith("refused\n")
+    assert python(code, tmp_path, BROKEN).stdout.endswith("nms refused\nqnms refused\n")

@@ -17,8 +17,8 @@ from typing import Any
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; what was written there takes its place when the block ends without an exception.
 
-    For libraries that want a path: `with replacing("model.safetensors") as temporary: save_file(state, temporary)`. Missing directories
-    are made. A link is followed, so that the file behind it changes.
+    For libraries that want a path: `with replacing("model.safetensors") as temporary: save_file(state, temporary)`.
+    Missing directories are made. A link is followed, so that the file behind it changes.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
