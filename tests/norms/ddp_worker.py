@@ -1,0 +1,75 @@
+"""One of the processes of test_ddp.py: `python ddp_worker.py rank world directory`. Rank -1 is the lone process.
+
+A file of its own, started as a program, so that the processes neither inherit pytest's state nor need to import a test.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dynavit.norms import create_norm
+
+NAMES = ("bn", "sn", "power")
+DIM, STEPS = 8, 3
+SHARES = ([0, 1, 2], [3, 4])  # whose sample: the processes hold unequal numbers of samples, and of tokens
+
+
+class Branches(nn.Module):
+    """Each norm behind a linear layer, so that the norm's input gradient shows in that layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        options = {"power": {"warmup": 2}}
+        self.before = nn.ModuleDict({name: nn.Linear(DIM, DIM) for name in NAMES})
+        self.norms = nn.ModuleDict({name: create_norm(name, DIM, heads=2, **options.get(name, {})) for name in NAMES})
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return torch.stack([self.norms[name](self.before[name](x), mask=mask) for name in NAMES])
+
+
+def joint_batch(step: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Input, mask and cotangent of all samples."""
+    noise = torch.Generator().manual_seed(step)
+    x = torch.randn(5, 6, DIM, generator=noise, dtype=torch.float64) * torch.arange(1, 6)[:, None, None] + 2
+    mask = torch.rand(5, 6, generator=noise) > torch.tensor([0.0, 0.2, 0.8, 0.1, 0.6])[:, None]
+    return x, mask, torch.randn(len(NAMES), 5, 6, DIM, generator=noise, dtype=torch.float64)
+
+
+def train(share: list[int], parallel: bool) -> dict[str, Tensor]:
+    """Some steps without an optimiser: outputs, gradients and buffers of each."""
+    torch.manual_seed(0)
+    model = Branches().double()
+    call = nn.parallel.DistributedDataParallel(model) if parallel else model
+    found = {}
+    for step in range(STEPS):
+        x, mask, cotangent = joint_batch(step)
+        call.zero_grad()
+        y = call(x[share], mask[share])
+        y.backward(cotangent[:, share])
+        found[f"{step}/y"] = y.detach()
+        # DDP averages over processes; the loss here is a sum over samples.
+        processes = dist.get_world_size() if parallel else 1
+        found |= {f"{step}/grad/{key}": p.grad.clone() * processes for key, p in model.named_parameters()}
+        found |= {f"{step}/buffer/{key}": b.clone() for key, b in model.named_buffers()}
+    found["eval"] = model.eval()(x[share], mask[share]).detach()
+    return found
+
+
+def main() -> None:
+    rank, world, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    if rank < 0:
+        found = train([sample for share in SHARES for sample in share], parallel=False)
+    else:
+        meeting_point = (directory / "meeting_point").as_uri()
+        dist.init_process_group("gloo", init_method=meeting_point, rank=rank, world_size=world)
+        found = train(SHARES[rank], parallel=True)
+        dist.destroy_process_group()
+    torch.save(found, directory / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    main()
