@@ -32,8 +32,8 @@ def list_norms(json: bool = False) -> None:
         print(json_format.dumps([asdict(row) for row in rows], indent=2, default=str))
         return
     print_table(
-        "Normalisers",
-        ["name", "what it is", "own options", f"parameters at C={DIM}, H={HEADS}"],
+        f"Normalisers (parameters counted at C={DIM}, H={HEADS})",
+        ["name", "what it is", "own options", "parameters"],
         [[row.name, row.description, _spelled(row.options), f"{row.parameters:,}"] for row in rows],
     )
 
