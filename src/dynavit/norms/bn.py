@@ -15,8 +15,8 @@ class BatchNorm(RunningMomentsNorm):
     $$ y_{btc} = \gamma_c \frac{x_{btc} - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + \beta_c, \qquad
        \mu_c = \tfrac1{BT} \sum_{bt} x_{btc}, \quad \sigma_c^2 = \tfrac1{BT} \sum_{bt} (x_{btc} - \mu_c)^2 $$
 
-    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$, buffers `running_mean`, `running_var` (c).
-    Padding is not counted; several processes normalise their joint batch.
+    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$; buffers `running_mean` and
+    `running_var`; all (c). Padding is not counted; several processes normalise their joint batch.
 
     Args:
         momentum: weight of the new batch in the running moments.

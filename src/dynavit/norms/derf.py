@@ -13,8 +13,8 @@ class Derf(Norm):
 
     $$ y = \gamma \odot \mathrm{erf}(\alpha x + s) + \beta $$
 
-    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$ (c); `alpha` $\alpha$ and `shift` s (1),
-    s started at 0; both are kept without affine too. Heads and eps play no part.
+    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$ (c); `alpha` $\alpha$, `shift` s (1).
+    s starts at 0; both stay without affine. Heads and eps play no part.
 
     Args:
         alpha_init: where $\alpha$ starts.

@@ -13,8 +13,8 @@ class DyT(Norm):
 
     $$ y = \gamma \odot \tanh(\alpha x) + \beta $$
 
-    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$ (c), `alpha` $\alpha$ (1), kept without
-    affine too. Heads and eps play no part.
+    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$ (c), `alpha` $\alpha$ (1), which stays
+    without affine. Heads and eps play no part.
 
     Args:
         alpha_init: where $\alpha$ starts.

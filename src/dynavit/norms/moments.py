@@ -33,7 +33,9 @@ def moments(
     return mean, squares / count.clamp(min=1), count
 
 
-def second_moment(x: Tensor, dims: tuple[int, ...], mask: Tensor | None = None, reduce: Reduce | None = None) -> tuple[Tensor, Tensor]:
+def second_moment(
+    x: Tensor, dims: tuple[int, ...], mask: Tensor | None = None, reduce: Reduce | None = None
+) -> tuple[Tensor, Tensor]:
     """E[x^2] and the count, as in `moments`."""
     squares, count = x.square().sum(dims, keepdim=True), _count(x, dims, mask)
     if reduce is not None:

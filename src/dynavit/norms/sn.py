@@ -53,5 +53,6 @@ class SwitchableNorm(RunningMomentsNorm):
     @torch.no_grad()
     def scalars(self) -> dict[str, float]:
         """The mixing weights, for a log: mean_ln, mean_in, mean_bn, var_ln, var_in, var_bn."""
-        weights = {"mean": self.mean_logit.softmax(0).tolist(), "var": self.var_logit.softmax(0).tolist()}
-        return {f"{moment}_{source}": value for moment in weights for source, value in zip(self.sources, weights[moment], strict=True)}
+        names = [f"{moment}_{source}" for moment in ("mean", "var") for source in self.sources]
+        weights = torch.cat([self.mean_logit.softmax(0), self.var_logit.softmax(0)])
+        return dict(zip(names, weights.tolist(), strict=True))
