@@ -5,6 +5,9 @@
    kernel is a register-blocked product over such a tile, kernel entries that do not matter are never visited, and the
    backward pass recomputes the statistics instead of reading them from memory. */
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

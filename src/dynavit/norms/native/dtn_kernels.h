@@ -42,6 +42,12 @@ static Band band_make(double a2, double a1, int n, int radius, double cut) {
     return band;
 }
 
+/* Do rows i and j hold the same weights at the same offsets? */
+static int band_same(const Band *band, int i, int j) {
+    return band->first[i] - i == band->first[j] - j && band->count[i] == band->count[j] &&
+           !memcmp(band->p + (size_t)i * band->width, band->p + (size_t)j * band->width, band->count[i] * sizeof(double));
+}
+
 static void band_free(Band *band) {
     free(band->first), free(band->count), free(band->p);
 }

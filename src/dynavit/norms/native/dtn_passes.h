@@ -24,6 +24,13 @@ INLINE void NAME(store)(REAL *to, V v, int lanes) {
 INLINE V NAME(same)(REAL x) { return (V){0} + x; }
 
 INLINE V NAME(inverse_root)(V v) {
+#ifdef __AVX512F__
+    if (sizeof(REAL) == 4) { /* an estimate of 14 bits and one Newton step cost a fifth of a root and a division */
+        V guess = (V)_mm512_rsqrt14_ps((__m512)v);
+        V half = v * (REAL)0.5 * guess;
+        return guess * ((REAL)1.5 - half * guess);
+    }
+#endif
     REAL lanes[LANES];
     memcpy(lanes, &v, sizeof v);
     for (int l = 0; l < LANES; l++) lanes[l] = 1 / (sizeof(REAL) == 4 ? sqrtf(lanes[l]) : sqrt(lanes[l]));
@@ -37,14 +44,22 @@ INLINE V NAME(unless_negative)(V test, V v) {
     return (V)((__typeof__(negative))v & ~negative);
 }
 
-INLINE REAL NAME(sum)(V v) {
-    REAL lanes[LANES], total = 0;
-    memcpy(lanes, &v, sizeof v);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int l = 0; l < width; l++) lanes[l] += lanes[l + width];
-    total = lanes[0];
-    return total;
+/* Sums over the lanes of `count` vectors (a power of two, at most LANES) at once: each step adds pairs of lanes and packs
+   two vectors into one, which costs far less than `count` single sums. Lanes 0..count-1 of the result hold the sums. */
+INLINE V NAME(sums)(V *v, const int count) {
+    typedef __typeof__(v[0] < 0) Index;
+    Index even, odd;
+    for (int l = 0; l < LANES; l++) even[l] = 2 * l, odd[l] = 2 * l + 1;
+    int left = count, width = LANES;
+#pragma GCC unroll 8
+    for (; left > 1; left /= 2, width /= 2)
+#pragma GCC unroll 16
+        for (int k = 0; k < left / 2; k++) v[k] = __builtin_shuffle(v[2 * k], v[2 * k + 1], even) + __builtin_shuffle(v[2 * k], v[2 * k + 1], odd);
+    for (; width > 1; width /= 2) v[0] = __builtin_shuffle(v[0], even) + __builtin_shuffle(v[0], odd);
+    return v[0];
 }
+
+INLINE REAL NAME(sum)(V v) { return NAME(sums)(&v, 1)[0]; }
 
 /* ---- kernels packed for the passes: ROWS rows side by side, so that one column of them is one short read ---- */
 
@@ -57,6 +72,7 @@ typedef struct {
 typedef struct {
     Band band;
     Panel forward, transposed;
+    int run_from, run_to; /* whole blocks of rows, away from the borders, that hold the same weights */
 } Axis;
 
 static Panel NAME(panel_make)(const Band *band, int transpose) {
@@ -120,40 +136,84 @@ static void NAME(apply)(const Panel *p, const V *in0, const V *in1, V *out0, V *
     for (; l < lines; l++) NAME(apply_lines)(p, in0 + l * gap, in1 + l * gap, out0 + l * gap, out1 + l * gap, step, gap, 1);
 }
 
-/* grad_P[i][j] += sum over lines, lanes and the two tensors of g[i] z[j], only where P[i][j] is not cut. */
-static void NAME(outer)(const Axis *axis, double *grad_p, const V *g0, const V *g1, const V *z0, const V *z1, long step, long lines, long gap) {
-    const Panel *p = &axis->forward;
-    const Band *band = &axis->band;
-    for (int q = 0; q < p->blocks; q++) {
-        long row[ROWS];
-        for (int r = 0; r < ROWS; r++) row[r] = (q * ROWS + r < p->n ? q * ROWS + r : p->n - 1) * step;
-        for (int j = p->from[q]; j < p->to[q]; j += ROWS) {
-            long column[ROWS];
-            for (int k = 0; k < ROWS; k++) column[k] = (j + k < p->to[q] ? j + k : p->to[q] - 1) * step;
-            V acc[ROWS][ROWS] = {0};
-            for (long l = 0; l < lines * gap; l += gap)
-#pragma GCC unroll 2
-                for (int tensor = 0; tensor < 2; tensor++) {
-                    const V *g = (tensor ? g1 : g0) + l, *z = (tensor ? z1 : z0) + l;
-                    V zs[ROWS];
+/* acc[r][k] += sum over lines of g[r] z[k] for one tensor. Not inlined: alone, it fits the registers. */
+static __attribute__((noinline)) void NAME(outer_block)(V acc[ROWS][ROWS], const V *g, const V *z, long step, long lines, long gap) {
+    V sum[ROWS][ROWS];
+    memcpy(sum, acc, sizeof sum);
+    for (; lines > 0; lines--, g += gap, z += gap) {
+        V zs[ROWS];
 #pragma GCC unroll 8
-                    for (int k = 0; k < ROWS; k++) zs[k] = z[column[k]];
+        for (int k = 0; k < ROWS; k++) zs[k] = z[k * step];
 #pragma GCC unroll 8
-                    for (int r = 0; r < ROWS; r++) {
-                        V gs = g[row[r]];
+        for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
-                        for (int k = 0; k < ROWS; k++) acc[r][k] += gs * zs[k];
-                    }
-                }
-            for (int r = 0; r < ROWS && q * ROWS + r < p->n; r++) {
-                int i = q * ROWS + r;
-                for (int k = 0; k < ROWS; k++) {
-                    int at = j + k - band->first[i];
-                    if (at >= 0 && at < band->count[i]) grad_p[(size_t)i * band->width + at] += NAME(sum)(acc[r][k]);
-                }
-            }
-        }
+            for (int k = 0; k < ROWS; k++) sum[r][k] += g[r * step] * zs[k];
     }
+    memcpy(acc, sum, sizeof sum);
+}
+
+/* grad_P[i][j] += sum over lines, lanes and the two tensors of g[i] z[j], only where P[i][j] is not cut, for a block of rows. */
+static void NAME(outer_rows)(const Axis *axis, double *grad_p, const V *g0, const V *g1, const V *z0, const V *z1, long step, long lines, long gap, int q) {
+    const Band *band = &axis->band;
+    /* At the end of an axis the last ROWS rows or columns are taken again, as far as there are so many. */
+    int n = band->n, last = n > ROWS ? n - ROWS : 0, i0 = q * ROWS < last ? q * ROWS : last;
+    for (int j = axis->forward.from[q]; j < axis->forward.to[q]; j += ROWS) {
+        int j0 = j < last ? j : last;
+        V acc[ROWS][ROWS] = {0};
+        if (n >= ROWS) {
+            NAME(outer_block)(acc, g0 + i0 * step, z0 + j0 * step, step, lines, gap);
+            NAME(outer_block)(acc, g1 + i0 * step, z1 + j0 * step, step, lines, gap);
+        } else
+            for (long l = 0; l < lines * gap; l += gap)
+                for (int r = 0; r < n; r++)
+                    for (int k = 0; k < n; k++) acc[r][k] += g0[r * step + l] * z0[k * step + l] + g1[r * step + l] * z1[k * step + l];
+        REAL total[ROWS * ROWS];
+        enum { AT_ONCE = LANES < ROWS * ROWS ? LANES : ROWS * ROWS };
+#pragma GCC unroll 8
+        for (int k = 0; k < ROWS * ROWS; k += AT_ONCE) NAME(store)(total + k, NAME(sums)(&acc[0][0] + k, AT_ONCE), AT_ONCE);
+        for (int i = q * ROWS; i < n && i < q * ROWS + ROWS; i++)
+            for (int k = j; k < n && k < j + ROWS; k++) {
+                int at = k - band->first[i];
+                if (at >= 0 && at < band->count[i]) grad_p[(size_t)i * band->width + at] += total[(i - i0) * ROWS + k - j0];
+            }
+    }
+}
+
+/* The same for rows r0 <= i < r1 that all hold the same weights: what matters is the sum over these rows for each offset,
+   so lanes are summed once per offset. The result goes to row r0, which stands for all of them. */
+static void NAME(outer_run)(const Band *band, double *grad_p, const V *g0, const V *g1, const V *z0, const V *z1, long step, long lines, long gap, int r0, int r1) {
+    enum { OFFSETS = 8, STRETCH = OFFSETS + 1 };
+    int count = band->count[r0], low = band->first[r0] - r0;
+    for (int k0 = 0; k0 < count; k0 += OFFSETS) {
+        int offsets = count - k0 < OFFSETS ? count - k0 : OFFSETS;
+        V acc[OFFSETS] = {0};
+        for (long l = 0; l < lines * gap; l += gap)
+            for (int tensor = 0; tensor < 2; tensor++) {
+                const V *g = (tensor ? g1 : g0) + l, *z = (tensor ? z1 : z0) + l;
+                int i = r0;
+                if (offsets == OFFSETS)
+                    for (; i + 1 < r1; i += 2) { /* two rows share all but one of their sources */
+                        V a = g[i * step], b = g[(i + 1) * step], zs[STRETCH];
+                        const V *from = z + (i + low + k0) * step;
+#pragma GCC unroll 16
+                        for (int k = 0; k < STRETCH; k++) zs[k] = from[i + 1 + low + k0 + k < band->n || k < OFFSETS ? k * step : 0];
+#pragma GCC unroll 16
+                        for (int k = 0; k < OFFSETS; k++) acc[k] += a * zs[k] + b * zs[k + 1];
+                    }
+                for (; i < r1; i++)
+                    for (int k = 0; k < offsets; k++) acc[k] += g[i * step] * z[(i + low + k0 + k) * step];
+            }
+        enum { AT_ONCE = LANES < OFFSETS ? LANES : OFFSETS };
+        REAL total[OFFSETS];
+        for (int k = 0; k < OFFSETS; k += AT_ONCE) NAME(store)(total + k, NAME(sums)(acc + k, AT_ONCE), AT_ONCE);
+        for (int k = 0; k < offsets; k++) grad_p[(size_t)r0 * band->width + k0 + k] += total[k];
+    }
+}
+
+static void NAME(outer)(const Axis *axis, double *grad_p, const V *g0, const V *g1, const V *z0, const V *z1, long step, long lines, long gap) {
+    for (int q = 0; q < axis->forward.blocks; q++)
+        if (q * ROWS < axis->run_from || q * ROWS >= axis->run_to) NAME(outer_rows)(axis, grad_p, g0, g1, z0, z1, step, lines, gap, q);
+    if (axis->run_from < axis->run_to) NAME(outer_run)(&axis->band, grad_p, g0, g1, z0, z1, step, lines, gap, axis->run_from, axis->run_to);
 }
 
 /* ---- the whole layer ---- */
@@ -168,18 +228,20 @@ typedef struct {
     Axis *vertical, *horizontal;         /* (heads); vertical runs over rows */
 } Problem;
 
-static long NAME(blocks_per_head)(const Problem *p) {
-    return (p->channels / p->heads + LANES - 1) / LANES;
-}
-
-static void NAME(make_axes)(Problem *p, const double *position, int radius, double cut) {
+static void NAME(make_axes)(Problem *p, const double *position, int radius, double cut, int backward) {
     p->vertical = malloc(p->heads * sizeof(Axis)), p->horizontal = malloc(p->heads * sizeof(Axis));
     for (long h = 0; h < p->heads; h++)
         for (int v = 0; v < 2; v++) {
-            Axis *axis = (v ? p->vertical : p->horizontal) + h;
-            axis->band = band_make(position[3 * h], position[3 * h + 1 + v], v ? p->rows : p->cols, radius, cut);
-            axis->forward = NAME(panel_make)(&axis->band, 0);
-            axis->transposed = NAME(panel_make)(&axis->band, 1);
+            Axis axis = {.band = band_make(position[3 * h], position[3 * h + 1 + v], v ? p->rows : p->cols, radius, cut)};
+            axis.forward = NAME(panel_make)(&axis.band, 0);
+            if (backward) {
+                axis.transposed = NAME(panel_make)(&axis.band, 1);
+                int middle = axis.band.n / 2, from = middle, to = middle + 1;
+                while (from > 0 && band_same(&axis.band, from - 1, middle)) from--;
+                while (to < axis.band.n && band_same(&axis.band, to, middle)) to++;
+                axis.run_from = (from + ROWS - 1) / ROWS * ROWS, axis.run_to = to / ROWS * ROWS;
+            }
+            (v ? p->vertical : p->horizontal)[h] = axis;
         }
 }
 
@@ -211,52 +273,107 @@ static void NAME(row_moments)(const REAL *x, long n, int ddof, double *mean, dou
     *var = fmax(square - n * shift * shift, 0) / (n - ddof > 0 ? n - ddof : 1);
 }
 
-/* One tile: a vector of channels of one head of one sample, all patch tokens, centred per channel. */
+/* A tile: a few neighbouring vectors of channels ("blocks") of one head of one sample, all patch tokens. Reading and writing
+   several blocks of a token together follows memory order; all work in between is on one block at a time, in cache. */
 typedef struct {
-    long sample, head, channel;
-    int lanes;
-    V centre_offset; /* the tile's centre, relative to the sample's reference */
-    double reference;
+    long sample, head, channel; /* the first channel */
+    int blocks, last_lanes;     /* lanes in use in the last block; all others are full */
+    long start;                 /* where the tile begins in x */
 } NAME(Tile);
 
-static NAME(Tile) NAME(load_tile)(const Problem *p, long task, V *x, V *xx) {
-    long per_head = NAME(blocks_per_head)(p), dim = p->channels / p->heads, tokens = p->rows * p->cols, n = p->prefix + tokens;
+#define CACHE_BYTES 1500000 /* what a tile and its scratch may take of the second-level cache */
+#define SCRATCH 5           /* tensors of one block that are kept beside the tile's own */
+
+static int NAME(blocks_per_tile)(const Problem *p, int kept) {
+    long per_head = (p->channels / p->heads + LANES - 1) / LANES, block = p->rows * p->cols * sizeof(V);
+    long most = (CACHE_BYTES / block - SCRATCH) / kept;
+    if (most < 1) most = 1;
+    long tiles = (per_head + most - 1) / most;
+    return (per_head + tiles - 1) / tiles;
+}
+
+static long NAME(tiles_per_head)(const Problem *p, int blocks) {
+    return (p->channels / p->heads + blocks * LANES - 1) / (blocks * LANES);
+}
+
+static NAME(Tile) NAME(tile)(const Problem *p, long task, int blocks) {
+    long dim = p->channels / p->heads, per_head = NAME(tiles_per_head)(p, blocks);
+    long inside = task % per_head * blocks * LANES, left = dim - inside < blocks * LANES ? dim - inside : blocks * LANES;
     NAME(Tile) tile = {.sample = task / (p->heads * per_head), .head = task / per_head % p->heads};
-    long inside = task % per_head * LANES;
     tile.channel = tile.head * dim + inside;
-    tile.lanes = dim - inside < LANES ? dim - inside : LANES;
-    const REAL *from = p->x + (tile.sample * n + p->prefix) * p->channels + tile.channel;
-    V origin = NAME(load)(from, tile.lanes), partial[4] = {{0}, {0}, {0}, {0}};
-    for (long t = 0; t < tokens; t++) {
-        x[t] = NAME(load)(from + t * p->channels, tile.lanes);
-        partial[t & 3] += x[t] - origin;
+    tile.blocks = (left + LANES - 1) / LANES, tile.last_lanes = left - (tile.blocks - 1) * LANES;
+    tile.start = (tile.sample * (p->prefix + p->rows * p->cols) + p->prefix) * p->channels + tile.channel;
+    return tile;
+}
+
+INLINE int NAME(lanes)(const NAME(Tile) *tile, int block) { return block == tile->blocks - 1 ? tile->last_lanes : LANES; }
+
+static void NAME(read_tile)(const Problem *p, const NAME(Tile) *tile, const REAL *array, V *to) {
+    long tokens = p->rows * p->cols;
+    const REAL *from = array + tile->start;
+    for (long t = 0; t < tokens; t++, from += p->channels) {
+        for (int b = 0; b < tile->blocks; b++) {
+            __builtin_prefetch(from + b * LANES + 16 * p->channels);
+            to[b * tokens + t] = NAME(load)(from + b * LANES, NAME(lanes)(tile, b));
+        }
     }
+}
+
+static void NAME(write_tile)(const Problem *p, const NAME(Tile) *tile, const V *from, REAL *array) {
+    long tokens = p->rows * p->cols;
+    REAL *to = array + tile->start;
+    for (long t = 0; t < tokens; t++, to += p->channels)
+        for (int b = 0; b < tile->blocks; b++) {
+            __builtin_prefetch(to + b * LANES + 16 * p->channels, 1);
+            NAME(store)(to + b * LANES, from[b * tokens + t], NAME(lanes)(tile, b));
+        }
+}
+
+/* Move a block to coordinates in which each channel has mean 0, and square it: second moments of centred numbers do not
+   cancel. Returns the centre, relative to the sample's reference. No result depends on the exact centre. */
+static V NAME(centre)(const Problem *p, REAL reference, V *x, V *xx) {
+    long tokens = p->rows * p->cols;
+    V origin = x[0], partial[4] = {{0}, {0}, {0}, {0}};
+    for (long t = 0; t < tokens; t++) partial[t & 3] += x[t] - origin;
     V centre = origin + (partial[0] + partial[1] + partial[2] + partial[3]) / (REAL)tokens;
     for (long t = 0; t < tokens; t++) {
         x[t] -= centre;
         xx[t] = x[t] * x[t];
     }
-    tile.reference = (REAL)p->moments[2 * (tile.sample * n + p->prefix)];
-    tile.centre_offset = centre - (REAL)tile.reference;
-    return tile;
+    return centre - reference;
 }
 
-static V *NAME(tiles)(const Problem *p, int count) {
-    size_t bytes = (size_t)count * p->rows * p->cols * sizeof(V);
-    return aligned_alloc(VECTOR_BYTES, bytes);
+/* P x and P x^2 into m and s; z and zz keep the result of the first pass where there are two. A pass over an axis of length 1
+   would change nothing and is left out. */
+static void NAME(filter)(const Problem *p, long head, V *x, V *xx, V *z, V *zz, V *m, V *s) {
+    const Panel *vertical = &p->vertical[head].forward, *horizontal = &p->horizontal[head].forward;
+    if (p->cols == 1) NAME(apply)(vertical, x, xx, m, s, 1, 1, 1);
+    else if (p->rows == 1) NAME(apply)(horizontal, x, xx, m, s, 1, 1, 1);
+    else NAME(apply)(vertical, x, xx, z, zz, p->cols, p->cols, 1), NAME(apply)(horizontal, z, zz, m, s, 1, p->rows, p->cols);
 }
 
-/* mu and sigma^2 of Eqn 5 need P x and P x^2: two passes. A pass over an axis of length 1 would change nothing. */
-static void NAME(filter)(const Problem *p, const Axis *vertical, const Axis *horizontal, V *x, V *xx, V *z, V *zz, V *m, V *s) {
-    if (p->rows > 1) NAME(apply)(&vertical->forward, x, xx, z, zz, p->cols, p->cols, 1);
-    else memcpy(z, x, p->cols * sizeof(V)), memcpy(zz, xx, p->cols * sizeof(V));
-    if (p->cols > 1) NAME(apply)(&horizontal->forward, z, zz, m, s, 1, p->rows, p->cols);
-    else memcpy(m, z, p->rows * sizeof(V)), memcpy(s, zz, p->rows * sizeof(V));
+/* The transpose: gradients of m and s (overwritten) become gradients of x and x^2 in z and zz; grad_v and grad_h collect the
+   gradients of the kernels if wanted. On entry z and zz hold what `filter` left there. */
+static void NAME(filter_backward)(const Problem *p, long head, const V *x, const V *xx, V *z, V *zz, V *m, V *s, double *grad_v, double *grad_h) {
+    const Axis *vertical = p->vertical + head, *horizontal = p->horizontal + head;
+    if (p->cols == 1 || p->rows == 1) {
+        const Axis *axis = p->cols == 1 ? vertical : horizontal;
+        if (grad_v) NAME(outer)(axis, p->cols == 1 ? grad_v : grad_h, m, s, x, xx, 1, 1, 1);
+        NAME(apply)(&axis->transposed, m, s, z, zz, 1, 1, 1);
+        return;
+    }
+    if (grad_v) NAME(outer)(horizontal, grad_h, m, s, z, zz, 1, p->rows, p->cols);
+    NAME(apply)(&horizontal->transposed, m, s, z, zz, 1, p->rows, p->cols);
+    if (grad_v) NAME(outer)(vertical, grad_v, z, zz, x, xx, p->cols, p->cols, 1);
+    NAME(apply)(&vertical->transposed, z, zz, m, s, p->cols, p->cols, 1);
+    size_t bytes = p->rows * p->cols * sizeof(V);
+    memcpy(z, m, bytes), memcpy(zz, s, bytes);
 }
 
 static void NAME(forward)(Problem *p, REAL *y, int threads) {
     long tokens = p->rows * p->cols, n = p->prefix + tokens, c = p->channels;
-    long tasks = p->samples * p->heads * NAME(blocks_per_head)(p);
+    int most = NAME(blocks_per_tile)(p, 1);
+    long tasks = p->samples * p->heads * NAME(tiles_per_head)(p, most);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
@@ -271,122 +388,134 @@ static void NAME(forward)(Problem *p, REAL *y, int threads) {
                 y[row * c + k] = (p->weight ? value * p->weight[k] : value) + (p->bias ? p->bias[k] : 0);
             }
         }
-        V *scratch = NAME(tiles)(p, 6), *x = scratch, *xx = x + tokens, *z = xx + tokens, *zz = z + tokens, *m = zz + tokens, *s = m + tokens;
+        V *tile_x = aligned_alloc(VECTOR_BYTES, (most + SCRATCH) * tokens * sizeof(V));
+        V *xx = tile_x + most * tokens, *z = xx + tokens, *zz = z + tokens, *m = zz + tokens, *s = m + tokens;
 #pragma omp for schedule(static)
         for (long task = 0; task < tasks; task++) {
-            NAME(Tile) tile = NAME(load_tile)(p, task, x, xx);
-            NAME(filter)(p, p->vertical + tile.head, p->horizontal + tile.head, x, xx, z, zz, m, s);
-            V weight = p->weight ? NAME(load)(p->weight + tile.channel, tile.lanes) : NAME(same)(1);
-            V bias = p->bias ? NAME(load)(p->bias + tile.channel, tile.lanes) : NAME(same)(0);
+            NAME(Tile) tile = NAME(tile)(p, task, most);
+            NAME(read_tile)(p, &tile, p->x, tile_x);
             REAL lm = p->lam_mean[tile.head], lv = p->lam_var[tile.head], km = 1 - p->lam_mean[tile.head], kv = 1 - p->lam_var[tile.head];
             const double *moments = p->moments + 2 * (tile.sample * n + p->prefix);
-            REAL *to = y + (tile.sample * n + p->prefix) * c + tile.channel;
-            for (long t = 0; t < tokens; t++) {
-                V variance = s[t] - m[t] * m[t];
-                variance = NAME(unless_negative)(variance, variance);
-                REAL mean_ln = moments[2 * t] - tile.reference, var_ln = lv * moments[2 * t + 1] + p->eps;
-                V numerator = x[t] - km * m[t] - lm * (mean_ln - tile.centre_offset);
-                NAME(store)(to + t * c, numerator * NAME(inverse_root)(var_ln + kv * variance) * weight + bias, tile.lanes);
+            double reference = (REAL)moments[0];
+            for (int b = 0; b < tile.blocks; b++) {
+                V *x = tile_x + b * tokens, offset = NAME(centre)(p, reference, x, xx);
+                NAME(filter)(p, tile.head, x, xx, z, zz, m, s);
+                long channel = tile.channel + b * LANES;
+                V weight = p->weight ? NAME(load)(p->weight + channel, NAME(lanes)(&tile, b)) : NAME(same)(1);
+                V bias = p->bias ? NAME(load)(p->bias + channel, NAME(lanes)(&tile, b)) : NAME(same)(0);
+                for (long t = 0; t < tokens; t++) {
+                    V variance = s[t] - m[t] * m[t];
+                    variance = NAME(unless_negative)(variance, variance);
+                    REAL mean_ln = moments[2 * t] - reference, var_ln = lv * moments[2 * t + 1] + p->eps;
+                    V numerator = x[t] - km * m[t] - lm * (mean_ln - offset);
+                    x[t] = numerator * NAME(inverse_root)(var_ln + kv * variance) * weight + bias;
+                }
             }
+            NAME(write_tile)(p, &tile, tile_x, y);
         }
-        free(scratch);
+        free(tile_x);
     }
 }
 
-/* Gradients. `partial` is (samples, blocks, tokens, 2): what the intra-token mean and variance receive from each tile. */
+/* The gradients of a token's intra-token mean and variance, passed on to its channels. */
+static void NAME(add_intra)(const Problem *p, long row, double dmean, double dvar, REAL *grad_x) {
+    long c = p->channels, divisor = c - p->ddof > 0 ? c - p->ddof : 1;
+    const REAL *x = p->x + row * c;
+    REAL *to = grad_x + row * c, high = p->moments[2 * row], low = p->moments[2 * row] - high, add = dmean / c, slope = 2 * dvar / divisor;
+    for (long k = 0; k < c; k++) to[k] += add + slope * (x[k] - high - low);
+}
+
+/* Gradients. `partial` is (tasks, 2, groups of LANES tokens): what the intra-token mean and variance of each token receive from
+   each tile. */
 static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double *grad_weight, double *grad_bias,
                            double *grad_lam_mean, double *grad_lam_var, double *grad_position, int threads) {
-    long tokens = p->rows * p->cols, n = p->prefix + tokens, c = p->channels, per_head = NAME(blocks_per_head)(p);
-    long blocks = p->heads * per_head, tasks = p->samples * blocks;
+    long tokens = p->rows * p->cols, n = p->prefix + tokens, c = p->channels, groups = (tokens + LANES - 1) / LANES;
+    int most = NAME(blocks_per_tile)(p, 2);
+    long per_head = NAME(tiles_per_head)(p, most), per_sample = p->heads * per_head, tasks = p->samples * per_sample;
     size_t size_v = (size_t)p->rows * p->vertical->band.width, size_h = (size_t)p->cols * p->horizontal->band.width;
     size_t size_p = p->heads * (size_v + size_h);
-    REAL *partial = malloc((size_t)tasks * tokens * 2 * sizeof(REAL));
+    V *partial = aligned_alloc(VECTOR_BYTES, (size_t)tasks * 2 * groups * sizeof(V));
     double *grad_p = calloc(threads * size_p, sizeof(double));
     double *lam = calloc(tasks * 2, sizeof(double)), *affine = calloc((size_t)p->samples * c * 2, sizeof(double));
+    memset(partial, 0, (size_t)tasks * 2 * groups * sizeof(V));
 #pragma omp parallel num_threads(threads)
     {
-        V *scratch = NAME(tiles)(p, 6), *x = scratch, *xx = x + tokens, *z = xx + tokens, *zz = z + tokens, *m = zz + tokens, *s = m + tokens;
-        double *own = grad_p + omp_get_thread_num() * size_p;
+        V *tile_x = aligned_alloc(VECTOR_BYTES, (2 * most + SCRATCH) * tokens * sizeof(V)), *tile_g = tile_x + most * tokens;
+        V *xx = tile_g + most * tokens, *z = xx + tokens, *zz = z + tokens, *m = zz + tokens, *s = m + tokens;
+        double *own_v = grad_p + omp_get_thread_num() * size_p, *own_h = own_v + p->heads * size_v;
 #pragma omp for schedule(static)
         for (long task = 0; task < tasks; task++) {
-            NAME(Tile) tile = NAME(load_tile)(p, task, x, xx);
-            const Axis *vertical = p->vertical + tile.head, *horizontal = p->horizontal + tile.head;
-            NAME(filter)(p, vertical, horizontal, x, xx, z, zz, m, s);
-            V weight = p->weight ? NAME(load)(p->weight + tile.channel, tile.lanes) : NAME(same)(1);
+            NAME(Tile) tile = NAME(tile)(p, task, most);
+            NAME(read_tile)(p, &tile, p->x, tile_x);
+            NAME(read_tile)(p, &tile, grad_y, tile_g);
             REAL lm = p->lam_mean[tile.head], lv = p->lam_var[tile.head], km = 1 - p->lam_mean[tile.head], kv = 1 - p->lam_var[tile.head];
             const double *moments = p->moments + 2 * (tile.sample * n + p->prefix);
-            const REAL *from = grad_y + (tile.sample * n + p->prefix) * c + tile.channel;
-            REAL *to = grad_x + (tile.sample * n + p->prefix) * c + tile.channel, *sums = partial + task * tokens * 2;
-            V dweight = {0}, dbias = {0}, dlm = {0}, dlv = {0};
-            for (long t = 0; t < tokens; t++) {
-                V variance = s[t] - m[t] * m[t];
-                V used = NAME(unless_negative)(variance, NAME(same)(kv)); /* a clamped variance passes no gradient */
-                variance = NAME(unless_negative)(variance, variance);
-                REAL mean_ln = moments[2 * t] - tile.reference, var_ln = moments[2 * t + 1];
-                V apart = mean_ln - tile.centre_offset; /* intra-token mean, in the tile's coordinates */
-                V numerator = x[t] - km * m[t] - lm * apart;
-                V scale = NAME(inverse_root)(lv * var_ln + (REAL)p->eps + kv * variance);
-                V gy = NAME(load)(from + t * c, tile.lanes), unit = numerator * scale;
-                dweight += gy * unit, dbias += gy;
-                V dn = gy * weight * scale, dvar = dn * unit * scale * (REAL)-0.5;
-                dlm += dn * (m[t] - apart), dlv += dvar * (var_ln - variance);
-                sums[2 * t] = -lm * NAME(sum)(dn), sums[2 * t + 1] = lv * NAME(sum)(dvar);
-                NAME(store)(to + t * c, dn, tile.lanes);
-                V ds = used * dvar;
-                m[t] = -km * dn - 2 * m[t] * ds, s[t] = ds;
+            double reference = (REAL)moments[0];
+            for (int b = 0; b < tile.blocks; b++) {
+                V *x = tile_x + b * tokens, *g = tile_g + b * tokens, offset = NAME(centre)(p, reference, x, xx);
+                NAME(filter)(p, tile.head, x, xx, z, zz, m, s);
+                int lanes = NAME(lanes)(&tile, b);
+                V weight = p->weight ? NAME(load)(p->weight + tile.channel + b * LANES, lanes) : NAME(same)(1);
+                V dweight = {0}, dbias = {0}, dlm = {0}, dlv = {0}, to_mean[LANES], to_var[LANES];
+                for (long t = 0; t < tokens; t++) {
+                    V variance = s[t] - m[t] * m[t];
+                    V used = NAME(unless_negative)(variance, NAME(same)(kv)); /* a clamped variance passes no gradient */
+                    variance = NAME(unless_negative)(variance, variance);
+                    REAL mean_ln = moments[2 * t] - reference, var_ln = moments[2 * t + 1];
+                    V apart = mean_ln - offset; /* intra-token mean, in the block's coordinates */
+                    V numerator = x[t] - km * m[t] - lm * apart;
+                    V scale = NAME(inverse_root)(lv * var_ln + (REAL)p->eps + kv * variance);
+                    V unit = numerator * scale;
+                    dweight += g[t] * unit, dbias += g[t];
+                    V dn = g[t] * weight * scale, dvar = dn * unit * scale * (REAL)-0.5;
+                    dlm += dn * (m[t] - apart), dlv += dvar * (var_ln - variance);
+                    to_mean[t % LANES] = dn, to_var[t % LANES] = dvar;
+                    if (t % LANES == LANES - 1 || t == tokens - 1) {
+                        V *sums = partial + task * 2 * groups + t / LANES;
+                        sums[0] -= lm * NAME(sums)(to_mean, LANES), sums[groups] += lv * NAME(sums)(to_var, LANES);
+                    }
+                    V ds = used * dvar;
+                    m[t] = -km * dn - 2 * m[t] * ds, s[t] = ds;
+                    g[t] = dn;
+                }
+                lam[2 * task] += NAME(sum)(dlm), lam[2 * task + 1] += NAME(sum)(dlv);
+                for (int l = 0; l < lanes; l++) {
+                    double *to_affine = affine + 2 * (tile.sample * c + tile.channel + b * LANES + l);
+                    to_affine[0] = dweight[l], to_affine[1] = dbias[l];
+                }
+                NAME(filter_backward)(p, tile.head, x, xx, z, zz, m, s, grad_position ? own_v + tile.head * size_v : NULL, own_h + tile.head * size_h);
+                for (long t = 0; t < tokens; t++) g[t] += z[t] + 2 * x[t] * zz[t];
             }
-            lam[2 * task] = NAME(sum)(dlm), lam[2 * task + 1] = NAME(sum)(dlv);
-            for (int l = 0; l < tile.lanes; l++) {
-                double *to_affine = affine + 2 * (tile.sample * c + tile.channel + l);
-                to_affine[0] = dweight[l], to_affine[1] = dbias[l];
-            }
-            if (grad_position && p->cols > 1)
-                NAME(outer)(horizontal, own + p->heads * size_v + tile.head * size_h, m, s, z, zz, 1, p->rows, p->cols);
-            if (p->cols > 1) NAME(apply)(&horizontal->transposed, m, s, z, zz, 1, p->rows, p->cols);
-            else memcpy(z, m, p->rows * sizeof(V)), memcpy(zz, s, p->rows * sizeof(V));
-            if (grad_position && p->rows > 1)
-                NAME(outer)(vertical, own + tile.head * size_v, z, zz, x, xx, p->cols, p->cols, 1);
-            if (p->rows > 1) NAME(apply)(&vertical->transposed, z, zz, m, s, p->cols, p->cols, 1);
-            else memcpy(m, z, p->cols * sizeof(V)), memcpy(s, zz, p->cols * sizeof(V));
-            for (long t = 0; t < tokens; t++) {
-                V dn = NAME(load)(to + t * c, tile.lanes);
-                NAME(store)(to + t * c, dn + m[t] + 2 * x[t] * s[t], tile.lanes);
-            }
+            NAME(write_tile)(p, &tile, tile_g, grad_x);
         }
-        free(scratch);
-        /* What the intra-token statistics pass on to every channel of their token. */
+        free(tile_x);
 #pragma omp for schedule(static)
-        for (long row = 0; row < p->samples * n; row++) {
-            const REAL *in = p->x + row * c, *gy = grad_y + row * c;
-            REAL *out = grad_x + row * c;
-            double mean = p->moments[2 * row], var = p->moments[2 * row + 1];
-            long sample = row / n, t = row % n - p->prefix, divisor = c - p->ddof > 0 ? c - p->ddof : 1;
-            REAL high = mean, low = mean - high, scale = 1 / sqrt(var + p->eps);
-            double dmean = 0, dvar = 0;
-            if (t < 0) { /* a prefix token: LayerNorm's own backward */
-                for (long k = 0; k < c; k++) {
-                    REAL g = gy[k] * (p->weight ? p->weight[k] : 1), unit = (in[k] - high - low) * scale;
-                    out[k] = g * scale;
-                    dmean -= g * scale, dvar -= 0.5 * g * unit * scale * scale;
-                }
-            } else
-                for (long b = 0; b < blocks; b++) {
-                    const REAL *sums = partial + ((sample * blocks + b) * tokens + t) * 2;
-                    dmean += sums[0], dvar += sums[1];
-                }
-            REAL add = dmean / c, slope = 2 * dvar / divisor;
-            for (long k = 0; k < c; k++) out[k] += add + slope * (in[k] - high - low);
+        for (long task = 0; task < p->samples * groups; task++) {
+            long sample = task / groups, group = task % groups;
+            V dmean = {0}, dvar = {0};
+            for (long b = 0; b < per_sample; b++) {
+                const V *sums = partial + (sample * per_sample + b) * 2 * groups + group;
+                dmean += sums[0], dvar += sums[groups];
+            }
+            for (long l = 0; l < LANES && group * LANES + l < tokens; l++)
+                NAME(add_intra)(p, sample * n + p->prefix + group * LANES + l, dmean[l], dvar[l], grad_x);
         }
     }
-    for (long sample = 0; sample < p->samples; sample++)
-        for (long k = 0; k < c; k++) {
-            grad_weight[k] += affine[2 * (sample * c + k)], grad_bias[k] += affine[2 * (sample * c + k) + 1];
-            for (long t = 0; t < p->prefix; t++) {
-                long row = sample * n + t;
-                double unit = (p->x[row * c + k] - p->moments[2 * row]) / sqrt(p->moments[2 * row + 1] + p->eps);
-                grad_weight[k] += grad_y[row * c + k] * unit, grad_bias[k] += grad_y[row * c + k];
+    for (long sample = 0; sample < p->samples; sample++) /* prefix tokens: LayerNorm's own backward */
+        for (long row = sample * n; row < sample * n + p->prefix; row++) {
+            const REAL *in = p->x + row * c, *gy = grad_y + row * c;
+            double mean = p->moments[2 * row], scale = 1 / sqrt(p->moments[2 * row + 1] + p->eps), dmean = 0, dvar = 0;
+            for (long k = 0; k < c; k++) {
+                double g = gy[k] * (p->weight ? p->weight[k] : 1), unit = (in[k] - mean) * scale;
+                grad_x[row * c + k] = g * scale;
+                dmean -= g * scale, dvar -= 0.5 * g * unit * scale * scale;
+                grad_weight[k] += gy[k] * unit, grad_bias[k] += gy[k];
             }
+            NAME(add_intra)(p, row, dmean, dvar, grad_x);
         }
+    for (long sample = 0; sample < p->samples; sample++)
+        for (long k = 0; k < c; k++)
+            grad_weight[k] += affine[2 * (sample * c + k)], grad_bias[k] += affine[2 * (sample * c + k) + 1];
     for (long task = 0; task < tasks; task++) {
         long head = task / per_head % p->heads;
         grad_lam_mean[head] += lam[2 * task], grad_lam_var[head] += lam[2 * task + 1];
@@ -406,12 +535,12 @@ static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double 
 
 /* shape: samples, prefix, rows, cols, channels, heads, ddof, radius (-1: none), threads */
 #define PROBLEM \
-    Problem p = {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6], eps, x, weight, bias, lam_mean, lam_var, moments, NULL, NULL}; \
-    NAME(make_axes)(&p, position, shape[7], cut)
+    Problem p = {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6], eps, x, weight, bias, lam_mean, lam_var, moments, NULL, NULL}
 
 void NAME(dtn_forward)(const long *shape, double eps, double cut, const REAL *x, const REAL *weight, const REAL *bias, const double *lam_mean,
                        const double *lam_var, const double *position, double *moments, REAL *y) {
     PROBLEM;
+    NAME(make_axes)(&p, position, shape[7], cut, 0);
     NAME(forward)(&p, y, shape[8]);
     NAME(free_axes)(&p);
 }
@@ -420,11 +549,14 @@ void NAME(dtn_backward)(const long *shape, double eps, double cut, const REAL *x
                         const double *lam_var, const double *position, double *moments, const REAL *grad_y, REAL *grad_x, double *grad_weight,
                         double *grad_bias, double *grad_lam_mean, double *grad_lam_var, double *grad_position) {
     PROBLEM;
+    NAME(make_axes)(&p, position, shape[7], cut, 1);
     NAME(backward)(&p, grad_y, grad_x, grad_weight, grad_bias, grad_lam_mean, grad_lam_var, grad_position, shape[8]);
     NAME(free_axes)(&p);
 }
 
 #undef PROBLEM
+#undef CACHE_BYTES
+#undef SCRATCH
 #undef V
 #undef Panel
 #undef Axis
