@@ -262,14 +262,12 @@ def test_double(name):
 # ---------------------------------------------------------------------------------------- torch's machinery
 
 
-# torch 2.13's tracer itself instantiates autograd.Function, which warns.
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@all_norms
-def test_compiles_to_one_graph(name):
+def check_compiled(name: str, backend: str) -> None:
+    """Compiled equals eager: outputs, gradients and what the layer remembers, without and with a mask."""
     torch.compiler.reset()
     eager, mask = make(name), holes()
     compiled = copy.deepcopy(eager)
-    fast = torch.compile(compiled, fullgraph=True, backend="aot_eager")
+    fast = torch.compile(compiled, fullgraph=True, backend=backend)
     for step, call in enumerate([{}, {"mask": mask}]):
         expected = run(eager, tokens(seed=step), **call)
         compiled.zero_grad()
@@ -279,6 +277,21 @@ def test_compiles_to_one_graph(name):
         found = (y.detach(), x.grad, {key: p.grad for key, p in compiled.named_parameters()})
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(compiled.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
+
+
+# torch 2.13's tracer itself instantiates autograd.Function, and inductor uses torch.jit; both warn.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@all_norms
+def test_compiles_to_one_graph(name):
+    check_compiled(name, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+@all_norms
+def test_inductor_gives_the_same_numbers(name):
+    check_compiled(name, "inductor")
 
 
 @all_norms
