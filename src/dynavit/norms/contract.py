@@ -57,15 +57,17 @@ class Norm(nn.Module):
         tokens, grid = self._as_tokens(x, grid)
         wide = tokens.to(statistics_dtype(x.dtype))
         if mask is None:
-            y = self.normalise(wide, grid, None)
-            y = self.apply_affine(y)
+            y = self.transform(wide, grid, None)
         else:
             mask = self._as_token_mask(mask, tokens)
             # `where`, not a product: 0 * NaN is NaN, and garbage in padding must reach neither outputs nor gradients.
             wide = torch.where(mask[..., None], wide, 0.0)
-            y = self.normalise(wide, grid, mask)
-            y = torch.where(mask[..., None], self.apply_affine(y), 0.0)
+            y = torch.where(mask[..., None], self.transform(wide, grid, mask), 0.0)
         return y.to(x.dtype).reshape(x.shape)
+
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        """`normalise` and the affine map; a norm with a kernel for both writes this one instead."""
+        return self.apply_affine(self.normalise(x, grid, mask))
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         """(b, t, c) in at least float32 -> normalised (b, t, c). Where `mask` is False, x is 0 and the result is ignored."""

@@ -3,13 +3,13 @@
 `token_norm` is what the layer means; `native/dtn.c` computes the same numbers faster on CPUs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .band import band_moments
-from .statistics import LEAST_MASS, MASKED_CUT, axis_kernel, centred, kernel_cut, mix_separable, offset_kernel
+from .statistics import LEAST_MASS, MASKED_CUT, centred, grid_kernels, kernel_cut, mix_separable, offset_kernel
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Layout:
     prefix: int = 0  # tokens in front that are outside the grid
     radius: int | None = None  # weights are zero beyond this offset
     banded: bool = False  # 1-D: run the window of `radius` as blocked Toeplitz
+    pool: int = 1  # inter-token statistics of cells of pool x pool tokens, as released for large grids
     ddof: int = 0  # divisor of the intra-token variance is c - ddof
     eps: float = 1e-5
 
@@ -27,15 +28,16 @@ class Layout:
     def macs_per_channel(self) -> int:
         """Multiply-adds of P x for one sample and channel, by the dense separable formula."""
         if len(self.grid) == 2:
-            return self.grid[0] * self.grid[1] * sum(self.grid)
+            rows, cols = (n // self.pool for n in self.grid)
+            return rows * cols * (rows + cols)
         reach = 2 * self.radius + 1 if self.radius is not None else self.grid[0]
         return self.grid[0] * min(reach, self.grid[0])
 
 
 def token_norm(
-    x: Tensor, lam_mean: Tensor, lam_var: Tensor, position: Tensor, layout: Layout, mask: Tensor | None = None
+    x: Tensor, lam_mean: Tensor, lam_var: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None = None
 ) -> Tensor:
-    """(b, prefix + t, c) -> normalised, before the affine map. lam_* are (h,), position (h, 2 or 3)."""
+    """(b, prefix + t, c) -> normalised, before the affine map. lam_* are (h,), position (h, 2 or 3), None for P = 1/t."""
     prefix, patches = x[:, : layout.prefix], x[:, layout.prefix :]
     if mask is not None:
         mask = mask[:, layout.prefix :]
@@ -44,7 +46,7 @@ def token_norm(
 
 
 def _normalise_patches(
-    x: Tensor, lam_mean: Tensor, lam_var: Tensor, position: Tensor, layout: Layout, mask: Tensor | None
+    x: Tensor, lam_mean: Tensor, lam_var: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
 ) -> Tensor:
     inside, centre = centred(x, mask)
     # Intra-token (Eqn 2), in the centred coordinates: mean_c(x) - centre = mean_c(inside) + mean_c(offset) - offset,
@@ -73,9 +75,13 @@ def _normalise_prefix(x: Tensor, layout: Layout) -> Tensor:
 
 
 def position_moments(
-    x: Tensor, position: Tensor, layout: Layout, mask: Tensor | None
+    x: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """P x and P x^2 (b, t, c) of centred tokens, and where they are defined (None: everywhere)."""
+    if layout.pool > 1:
+        return _pooled_moments(x, position, layout, mask)
+    if position is None:
+        return _uniform_moments(x, mask)
     if layout.banded and layout.radius is not None:
         return band_moments(x, position, layout.radius, mask)
     both = torch.stack([x, x.square()])
@@ -90,7 +96,7 @@ def position_moments(
         mean, second = torch.einsum("bhij,sbjhd->sbihd", kernel, split).flatten(-2)
         return mean, second, None
     cut = kernel_cut(x.dtype) if mask is None else MASKED_CUT
-    kernels = grid_kernels(position, layout.grid, layout.radius, cut, x.dtype)
+    kernels = [kernel.to(x.dtype) for kernel in grid_kernels(position, layout.grid, layout.radius, cut)]
     mean, second = mix_separable(both, kernels, layout.grid)
     if mask is None:
         return mean, second, None
@@ -101,9 +107,32 @@ def position_moments(
     return mean / mass, second / mass, seen
 
 
-def grid_kernels(
-    position: Tensor, grid: tuple[int, ...], radius: int | None, cut: float, dtype: torch.dtype
-) -> tuple[Tensor, ...]:
-    """The factors of P: (Py, Px) with P = Py (x) Px in 2-D, (P,) in 1-D."""
-    slopes = position[:, 1:].unbind(1)[::-1]  # position is [d^2, dx, dy]; the grid is (rows, cols)
-    return tuple(axis_kernel(position[:, 0], slope, n, radius, cut).to(dtype) for slope, n in zip(slopes, grid, strict=True))
+def _uniform_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, None]:
+    """P = 1/t: every token sees the mean over the (real) tokens; padding in x is 0."""
+    count = x.shape[1] if mask is None else mask.sum(1).clamp_min(1)[:, None, None]
+    mean, second = (moment.sum(1, keepdim=True) / count for moment in (x, x.square()))
+    return mean.expand_as(x), second.expand_as(x), None
+
+
+def _pooled_moments(
+    x: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As released: x is averaged over cells first, so the variance inside a cell is lost; then each token takes its cell's."""
+    k, (rows, cols) = layout.pool, layout.grid
+    cells = replace(layout, grid=(rows // k, cols // k), pool=1)
+    pooled = _cell_sums(x, k, rows, cols)
+    if mask is None:
+        pooled, cell_mask = pooled / k**2, None
+    else:
+        count = _cell_sums(mask[..., None].to(x.dtype), k, rows, cols)
+        pooled, cell_mask = pooled / count.clamp_min(1), count[..., 0] > 0
+    up = [
+        None if part is None else part.unflatten(1, cells.grid).repeat_interleave(k, 1).repeat_interleave(k, 2).flatten(1, 2)
+        for part in position_moments(pooled, position, cells, cell_mask)
+    ]
+    assert up[0] is not None and up[1] is not None
+    return up[0], up[1], up[2]
+
+
+def _cell_sums(x: Tensor, k: int, rows: int, cols: int) -> Tensor:
+    return x.reshape(x.shape[0], rows // k, k, cols // k, k, x.shape[-1]).sum((2, 4)).flatten(1, 2)

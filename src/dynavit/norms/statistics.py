@@ -31,6 +31,12 @@ def axis_kernel(a2: Tensor, a1: Tensor, n: int, radius: int | None = None, cut: 
     return offset_kernel(a2, a1, offset, offset.abs() <= (n if radius is None else radius), cut)
 
 
+def grid_kernels(position: Tensor, grid: tuple[int, ...], radius: int | None = None, cut: float = 0.0) -> list[Tensor]:
+    """The factors of P in float64: [Py, Px] with P = Py (x) Px in 2-D, [P] in 1-D."""
+    slopes = position[:, 1:].unbind(1)[::-1]  # position is [d^2, dx, dy]; the grid is (rows, cols)
+    return [axis_kernel(position[:, 0], slope, n, radius, cut) for slope, n in zip(slopes, grid, strict=True)]
+
+
 def offset_kernel(a2: Tensor, a1: Tensor, offset: Tensor, allowed: Tensor, cut: float = 0.0) -> Tensor:
     """Row-softmax over the last axis of a2 offset^2 + a1 offset where `allowed`: (h,), (h,), (..., m) -> (..., h?, m).
 
@@ -61,7 +67,7 @@ def centred(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     return inside if mask is None else torch.where(mask[..., None], inside, 0.0), centre
 
 
-def mix_separable(tensors: Tensor, kernels: tuple[Tensor, ...], grid: tuple[int, ...]) -> Tensor:
+def mix_separable(tensors: Tensor, kernels: list[Tensor], grid: tuple[int, ...]) -> Tensor:
     """P x for P = Py (x) Px, one axis after the other: (..., t, c) with kernels (h, y, y), (h, x, x) -> (..., t, c).
 
     With one kernel (1-D), grid = (t,). No tensor of t^2 elements is made in 2-D.
