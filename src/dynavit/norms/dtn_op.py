@@ -89,9 +89,9 @@ class _Recomputed(torch.autograd.Function):
             for tensor, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         ]
         wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
-        with torch.enable_grad():
+        with torch.enable_grad(), torch.autocast(grad.device.type, enabled=False):
             y = _plain(*tensors, ctx.layout, ctx.mask)
-        grads = iter(torch.autograd.grad(y, wanted, grad, allow_unused=True))
+            grads = iter(torch.autograd.grad(y, wanted, grad, allow_unused=True))
         return *(next(grads) if tensor is not None and tensor.requires_grad else None for tensor in tensors), None, None
 
 
