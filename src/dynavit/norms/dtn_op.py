@@ -7,6 +7,7 @@ torch.export and ONNX see the plain products instead. Both ways save only x for 
 """
 
 import ctypes
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -65,11 +66,16 @@ def _plain(
     mask: Tensor | None,
 ) -> Tensor:
     # Autocast would take the products to half precision; statistics stay in x's.
-    with torch.autocast(x.device.type, enabled=False):
+    with _full_precision(x.device):
         y = token_norm(x, lam_mean, lam_var, position, layout, mask)
         if weight is not None:
             y = y * weight.to(y.dtype)
         return y if bias is None else y + bias.to(y.dtype)
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 class _Recomputed(torch.autograd.Function):
@@ -89,7 +95,7 @@ class _Recomputed(torch.autograd.Function):
             for tensor, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         ]
         wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
-        with torch.enable_grad(), torch.autocast(grad.device.type, enabled=False):
+        with torch.enable_grad(), _full_precision(grad.device):
             y = _plain(*tensors, ctx.layout, ctx.mask)
             grads = iter(torch.autograd.grad(y, wanted, grad, allow_unused=True))
         return *(next(grads) if tensor is not None and tensor.requires_grad else None for tensor in tensors), None, None

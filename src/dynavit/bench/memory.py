@@ -1,0 +1,23 @@
+"""What a forward pass keeps in memory for the backward pass."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+def saved_bytes(call: Callable[[], Tensor], module: nn.Module) -> int:
+    """Bytes that autograd keeps while `call` runs, each storage once, without the parameters of `module`."""
+    known = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = call()  # alive until counted: a freed address could be given out again
+    del result
+    return sum(kept.values())
