@@ -7,12 +7,13 @@ torch.export and ONNX see the plain products instead. Both ways save only x for 
 """
 
 import ctypes
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
 from .dtn_math import Layout, token_norm
@@ -21,7 +22,7 @@ from .statistics import kernel_cut
 
 _ONCE = (
     "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
-    'build the layer with backend="torch", or set DYNAVIT_NATIVE=0 and backend="torch".'
+    'build the layer with backend="torch".'
 )
 
 
@@ -78,6 +79,33 @@ def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
+class _Refusing(torch.autograd.Function):
+    """Passes gradients through. They depend on `inputs`, but asking how is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: int, *tensors: Any) -> tuple[Any, ...]:
+        return tensors[inputs:]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(_ONCE)
+
+
+def _once_differentiable(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """As torch's decorator of this name, with an error that names the way out."""
+
+    @functools.wraps(backward)
+    def wrapped(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        with torch.no_grad():
+            grads = backward(ctx, grad)
+        if not torch.is_grad_enabled():  # no one asked for create_graph
+            return grads
+        inputs = (grad, *ctx.saved_tensors)
+        return _Refusing.apply(len(inputs), *inputs, *grads)
+
+    return wrapped
+
+
 class _Recomputed(torch.autograd.Function):
     """`_plain`, but only its inputs are kept for the backward pass, which computes the statistics again."""
 
@@ -88,7 +116,7 @@ class _Recomputed(torch.autograd.Function):
         return _plain(*arguments)
 
     @staticmethod
-    @once_differentiable
+    @_once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors = [
             tensor if tensor is None else tensor.detach().requires_grad_(need)
@@ -239,7 +267,7 @@ class _Native(torch.autograd.Function):
         return output[0]
 
     @staticmethod
-    @once_differentiable
+    @_once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _differentiate(ctx, grad, None)
 

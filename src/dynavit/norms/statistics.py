@@ -5,6 +5,8 @@ Axes: b samples, t tokens on a grid of y rows and x columns, c channels, h heads
 a_0 |j - i|^2 + a_x dx + a_y dy, with (dx, dy) = j - i.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -73,10 +75,10 @@ def mix_separable(tensors: Tensor, kernels: list[Tensor], grid: tuple[int, ...])
     With one kernel (1-D), grid = (t,). No tensor of t^2 elements is made in 2-D.
     """
     heads, lead, channels = kernels[0].shape[0], tensors.shape[:-2], tensors.shape[-1]
-    out = tensors.reshape(-1, *grid, heads, channels // heads)
+    out = tensors.reshape(math.prod(lead), *grid, heads, channels // heads)
     if len(grid) == 1:
         out = torch.einsum("hij,bjhd->bihd", kernels[0], out)
     else:
         out = torch.einsum("hij,bjxhd->bixhd", kernels[0], out)
         out = torch.einsum("hij,byjhd->byihd", kernels[1], out)
-    return out.reshape(*lead, -1, channels)
+    return out.reshape(tensors.shape)
