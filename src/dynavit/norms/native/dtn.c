@@ -29,6 +29,18 @@
 #endif
 #define ROWS 4 /* rows of a kernel done at once */
 
+/* Scratch memory that a thread keeps between calls: taking it from the system each time would cost a page fault per 4 KB. */
+static void *workspace(int slot, size_t bytes) {
+    static _Thread_local void *kept[2];
+    static _Thread_local size_t size[2];
+    if (size[slot] < bytes) {
+        free(kept[slot]);
+        kept[slot] = aligned_alloc(VECTOR_BYTES, bytes);
+        size[slot] = bytes;
+    }
+    return kept[slot];
+}
+
 #include "dtn_kernels.h"
 
 #define REAL float

@@ -388,7 +388,7 @@ static void NAME(forward)(Problem *p, REAL *y, int threads) {
                 y[row * c + k] = (p->weight ? value * p->weight[k] : value) + (p->bias ? p->bias[k] : 0);
             }
         }
-        V *tile_x = aligned_alloc(VECTOR_BYTES, (most + SCRATCH) * tokens * sizeof(V));
+        V *tile_x = workspace(0, (most + SCRATCH) * tokens * sizeof(V));
         V *xx = tile_x + most * tokens, *z = xx + tokens, *zz = z + tokens, *m = zz + tokens, *s = m + tokens;
 #pragma omp for schedule(static)
         for (long task = 0; task < tasks; task++) {
@@ -413,7 +413,6 @@ static void NAME(forward)(Problem *p, REAL *y, int threads) {
             }
             NAME(write_tile)(p, &tile, tile_x, y);
         }
-        free(tile_x);
     }
 }
 
@@ -434,13 +433,14 @@ static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double 
     long per_head = NAME(tiles_per_head)(p, most), per_sample = p->heads * per_head, tasks = p->samples * per_sample;
     size_t size_v = (size_t)p->rows * p->vertical->band.width, size_h = (size_t)p->cols * p->horizontal->band.width;
     size_t size_p = p->heads * (size_v + size_h);
-    V *partial = aligned_alloc(VECTOR_BYTES, (size_t)tasks * 2 * groups * sizeof(V));
+    V *partial = workspace(1, (size_t)tasks * 2 * groups * sizeof(V));
+    long *unfinished = malloc(p->samples * sizeof(long)); /* tiles of each sample that are still to come */
+    for (long sample = 0; sample < p->samples; sample++) unfinished[sample] = per_sample;
     double *grad_p = calloc(threads * size_p, sizeof(double));
     double *lam = calloc(tasks * 2, sizeof(double)), *affine = calloc((size_t)p->samples * c * 2, sizeof(double));
-    memset(partial, 0, (size_t)tasks * 2 * groups * sizeof(V));
 #pragma omp parallel num_threads(threads)
     {
-        V *tile_x = aligned_alloc(VECTOR_BYTES, (2 * most + SCRATCH) * tokens * sizeof(V)), *tile_g = tile_x + most * tokens;
+        V *tile_x = workspace(0, (2 * most + SCRATCH) * tokens * sizeof(V)), *tile_g = tile_x + most * tokens;
         V *xx = tile_g + most * tokens, *z = xx + tokens, *zz = z + tokens, *m = zz + tokens, *s = m + tokens;
         double *own_v = grad_p + omp_get_thread_num() * size_p, *own_h = own_v + p->heads * size_v;
 #pragma omp for schedule(static)
@@ -472,7 +472,8 @@ static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double 
                     to_mean[t % LANES] = dn, to_var[t % LANES] = dvar;
                     if (t % LANES == LANES - 1 || t == tokens - 1) {
                         V *sums = partial + task * 2 * groups + t / LANES;
-                        sums[0] -= lm * NAME(sums)(to_mean, LANES), sums[groups] += lv * NAME(sums)(to_var, LANES);
+                        V dmean = -lm * NAME(sums)(to_mean, LANES), dvar = lv * NAME(sums)(to_var, LANES);
+                        sums[0] = b ? sums[0] + dmean : dmean, sums[groups] = b ? sums[groups] + dvar : dvar;
                     }
                     V ds = used * dvar;
                     m[t] = -km * dn - 2 * m[t] * ds, s[t] = ds;
@@ -487,18 +488,15 @@ static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double 
                 for (long t = 0; t < tokens; t++) g[t] += z[t] + 2 * x[t] * zz[t];
             }
             NAME(write_tile)(p, &tile, tile_g, grad_x);
-        }
-        free(tile_x);
-#pragma omp for schedule(static)
-        for (long task = 0; task < p->samples * groups; task++) {
-            long sample = task / groups, group = task % groups;
-            V dmean = {0}, dvar = {0};
-            for (long b = 0; b < per_sample; b++) {
-                const V *sums = partial + (sample * per_sample + b) * 2 * groups + group;
-                dmean += sums[0], dvar += sums[groups];
+            /* Whoever writes the last tile of a sample adds what comes through the intra-token statistics, while it is in cache. */
+            if (__atomic_sub_fetch(unfinished + tile.sample, 1, __ATOMIC_ACQ_REL)) continue;
+            const V *first = partial + tile.sample * per_sample * 2 * groups;
+            for (long group = 0; group < groups; group++) {
+                V dmean = {0}, dvar = {0};
+                for (long k = 0; k < per_sample; k++) dmean += first[k * 2 * groups + group], dvar += first[(k * 2 + 1) * groups + group];
+                for (long l = 0; l < LANES && group * LANES + l < tokens; l++)
+                    NAME(add_intra)(p, tile.sample * n + p->prefix + group * LANES + l, dmean[l], dvar[l], grad_x);
             }
-            for (long l = 0; l < LANES && group * LANES + l < tokens; l++)
-                NAME(add_intra)(p, sample * n + p->prefix + group * LANES + l, dmean[l], dvar[l], grad_x);
         }
     }
     for (long sample = 0; sample < p->samples; sample++) /* prefix tokens: LayerNorm's own backward */
@@ -528,7 +526,7 @@ static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double 
             band_backward(&p->vertical[h].band, grad_p + h * size_v, grad_position + 3 * h, grad_position + 3 * h + 2);
         }
     }
-    free(partial), free(grad_p), free(lam), free(affine);
+    free(unfinished), free(grad_p), free(lam), free(affine);
 }
 
 /* ---- entries, called through ctypes; all arrays contiguous, row-major ---- */
