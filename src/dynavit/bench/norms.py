@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def _measure_shape(name: str, norms: list[str], repeats: int) -> list[Row]:
     x = _tokens(shape)
     forward, training = _time({label: layer for label, (layer, _) in layers.items()}, x, repeats)
     base = layers[BASELINE][0]
-    base_bytes = saved_bytes(lambda: base(x), base)
+    base_bytes = saved_bytes(partial(base, x), base)
     return [
         Row(
             name,
@@ -169,7 +170,7 @@ def _measure_shape(name: str, norms: list[str], repeats: int) -> list[Row]:
             forward[label].ratio(forward[BASELINE]),
             1e3 * training[label].median,
             training[label].ratio(training[BASELINE]),
-            kept := saved_bytes(lambda layer=layer: layer(x), layer),  # type: ignore[misc]
+            kept := saved_bytes(partial(layer, x), layer),
             kept / base_bytes,
             count_macs(layer, x) / 1e9,
             sum(parameter.numel() for parameter in layer.parameters()),
@@ -214,15 +215,15 @@ def _time(layers: dict[str, nn.Module], x: Tensor, repeats: int) -> tuple[dict[s
     """Forward alone without autograd, and forward with the gradients of the input and all parameters."""
     cotangent = torch.randn_like(x)
 
-    def forward(layer: nn.Module) -> Tensor:
+    def forward(layer: nn.Module) -> None:
         with torch.no_grad():
-            return layer(x)  # type: ignore[no-any-return]
+            layer(x)
 
-    def training(layer: nn.Module) -> Any:
-        return torch.autograd.grad(layer(x), [x, *layer.parameters()], cotangent)
+    def training(layer: nn.Module) -> None:
+        torch.autograd.grad(layer(x), [x, *layer.parameters()], cotangent)
 
-    forward_calls = {name: lambda layer=layer: forward(layer) for name, layer in layers.items()}
-    training_calls = {name: lambda layer=layer: training(layer) for name, layer in layers.items()}
+    forward_calls = {name: partial(forward, layer) for name, layer in layers.items()}
+    training_calls = {name: partial(training, layer) for name, layer in layers.items()}
     return time_interleaved(forward_calls, repeats), time_interleaved(training_calls, repeats)
 
 

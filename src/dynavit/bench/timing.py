@@ -3,7 +3,7 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -27,7 +27,7 @@ class Timing:
 
 
 def time_interleaved(
-    calls: dict[str, Callable[[], object]], repeats: int = 30, inner: int = 3, warmup: int = 3
+    calls: Mapping[str, Callable[[], object]], repeats: int = 30, inner: int = 3, warmup: int = 3
 ) -> dict[str, Timing]:
     """Time each call in `repeats` rounds.
 

@@ -95,7 +95,9 @@ class Norm(nn.Module):
                 "it takes (batch, tokens, channels) or (batch, rows, cols, channels)"
             )
         if x.shape[-1] != self.dim:
-            raise ValueError(f"{name}: got {x.shape[-1]} channels (input {tuple(x.shape)}), was built for {self.dim}, channels last")
+            raise ValueError(
+                f"{name}: got {x.shape[-1]} channels (input {tuple(x.shape)}), was built for {self.dim}, channels last"
+            )
         if x.dim() == 3:
             return x, grid
         own = (x.shape[1], x.shape[2])

@@ -11,6 +11,7 @@ from .dtn_init import local_position
 from .dtn_math import Layout
 from .dtn_op import normalise_tokens
 from .statistics import grid_kernels, offset_kernel
+from .token_grid import resolve_grid
 
 # 1-D sequences up to this length use the whole (t, t) kernel; longer ones a band.
 DENSE_LIMIT = 256
@@ -79,7 +80,9 @@ class DynamicTokenNorm(Norm):
             fixed_mean_lambda = 1.0
         for name, value in (("fixed_mean_lambda", fixed_mean_lambda), ("fixed_var_lambda", fixed_var_lambda)):
             if value is not None and not 0 <= value <= 1:
-                raise ValueError(f"DynamicTokenNorm: {name} is a mixing weight between 0 (inter-token) and 1 (intra-token); got {value}")
+                raise ValueError(
+                    f"DynamicTokenNorm: {name} is a weight between 0 (inter-token) and 1 (intra-token); got {value}"
+                )
         if radius is not None and radius < 1:
             raise ValueError(f"DynamicTokenNorm: radius counts tokens on each side, at least 1; got {radius}")
         self.num_prefix_tokens, self.ndim, self.init, self.offsets = num_prefix_tokens, ndim, init, offsets
@@ -118,22 +121,20 @@ class DynamicTokenNorm(Norm):
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         layout = self.layout(x.shape[1], grid)
         lam_mean, lam_var = self.mixing_weights(x)
-        position = self.position
-        if self.average == "window":
-            position = x.new_zeros(self.heads, 1 + self.ndim)
+        position = x.new_zeros(self.heads, 1 + self.ndim) if self.average == "window" else self.position
         return normalise_tokens(x, self.weight, self.bias, lam_mean, lam_var, position, layout, mask, self.backend)
 
     def mixing_weights(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """(h,), (h,): the weight of the intra-token mean and variance in `like`'s dtype."""
-        pairs = ((self.mean_logit, self.fixed_mean_lambda), (self.var_logit, self.fixed_var_lambda))
-        lam_mean, lam_var = (
-            logit.to(like.dtype).sigmoid() if logit is not None else like.new_full((self.heads,), fixed) for logit, fixed in pairs
-        )
-        return lam_mean, lam_var
+
+        def weight(logit: Tensor | None, fixed: float | None) -> Tensor:
+            return like.new_full((self.heads,), fixed or 0.0) if logit is None else logit.to(like.dtype).sigmoid()
+
+        return weight(self.mean_logit, self.fixed_mean_lambda), weight(self.var_logit, self.fixed_var_lambda)
 
     def layout(self, tokens: int, grid: Grid | None) -> Layout:
         """The shape of one call, from its token count and the grid that was given."""
-        grid = self._resolve_grid(tokens, grid)
+        grid = resolve_grid(type(self).__name__, tokens, self.num_prefix_tokens, self.ndim, grid)
         radius, banded = self.radius, False
         if self.ndim == 1:
             length = grid[0]
@@ -177,45 +178,13 @@ class DynamicTokenNorm(Norm):
         weights = offset_kernel(self.position[:, 0].detach(), self.position[:, 1].detach(), offset, offset == offset)[:, 0]
         return [float(mass) for mass in weights[:, (offset.abs() > radius)[0]].sum(-1)]
 
-    def _resolve_grid(self, tokens: int, grid: Grid | None) -> Grid:
-        prefix = self.num_prefix_tokens
-        patches = tokens - prefix
-        extra = f" + {prefix} prefix tokens" if prefix else ""
-        if patches < 1:
-            raise ValueError(f"{type(self).__name__}: got {tokens} tokens, of which num_prefix_tokens={prefix} lie outside the grid")
-        if grid is None:
-            if self.ndim == 1:
-                return (patches,)
-            side = math.isqrt(patches)
-            if side * side != patches:
-                raise ValueError(
-                    f"{type(self).__name__}: got {tokens} tokens and no grid; without one, a square{extra} is expected. "
-                    f"Pass grid=(rows, cols){self._hint(tokens)}"
-                )
-            return (side, side)
-        grid = tuple(int(n) for n in grid)
-        if len(grid) != self.ndim:
-            raise ValueError(
-                f"{type(self).__name__}: got grid={grid}, but the layer has ndim={self.ndim}; "
-                f"pass {'grid=(length,)' if self.ndim == 1 else 'grid=(rows, cols)'} or build it with ndim={len(grid)}"
-            )
-        if math.prod(grid) != patches:
-            raise ValueError(
-                f"{type(self).__name__}: got {tokens} tokens, but grid {'x'.join(map(str, grid))}{extra} "
-                f"has {math.prod(grid) + prefix}{self._hint(tokens, math.prod(grid))}"
-            )
-        return grid
-
-    def _hint(self, tokens: int, patches: int | None = None) -> str:
-        """How many prefix tokens would explain a count that does not fit."""
-        target = math.isqrt(tokens) ** 2 if patches is None else patches
-        likely = tokens - target
-        return f", or build the layer with num_prefix_tokens={likely}" if 0 < likely <= 8 and likely != self.num_prefix_tokens else ""
-
     def _as_tokens(self, x: Tensor, grid: Grid | None) -> tuple[Tensor, Grid | None]:
         if x.dim() == 4 and (self.ndim == 1 or self.num_prefix_tokens):
             reason = "is one-dimensional" if self.ndim == 1 else f"expects {self.num_prefix_tokens} prefix tokens"
-            raise ValueError(f"{type(self).__name__}: got {tuple(x.shape)}, a grid of tokens, but the layer {reason}; pass (batch, tokens, channels)")
+            raise ValueError(
+                f"{type(self).__name__}: got {tuple(x.shape)}, a grid of tokens, but the layer {reason}; "
+                "pass (batch, tokens, channels)"
+            )
         return super()._as_tokens(x, grid)
 
     def _check(self, option: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -111,20 +111,21 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, ctx.layout, ctx.mask = arguments
+        *tensors, layout, mask = arguments
         ctx.save_for_backward(*tensors)
+        ctx.rest = layout, mask
         return _plain(*arguments)
 
     @staticmethod
     @_once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = [
+        tensors: list[Any] = [
             tensor if tensor is None else tensor.detach().requires_grad_(need)
             for tensor, need in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         ]
         wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
         with torch.enable_grad(), _full_precision(grad.device):
-            y = _plain(*tensors, ctx.layout, ctx.mask)
+            y = _plain(*(*tensors, *ctx.rest))
             grads = iter(torch.autograd.grad(y, wanted, grad, allow_unused=True))
         return *(next(grads) if tensor is not None and tensor.requires_grad else None for tensor in tensors), None, None
 

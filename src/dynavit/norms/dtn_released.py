@@ -43,8 +43,7 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
     ) -> None:
         if pool < 1:
             raise ValueError(f"ReleasedDynamicTokenNorm: pool is the side of a cell in tokens, at least 1; got {pool}")
-        self_options = {"num_prefix_tokens": num_prefix_tokens, "init": init, "backend": backend, "only_var": only_var}
-        super().__init__(dim, **self_options, **shared)
+        super().__init__(dim, num_prefix_tokens=num_prefix_tokens, init=init, only_var=only_var, backend=backend, **shared)
         self.pool = pool
 
     def reset_position(self, position: nn.Parameter) -> None:

@@ -27,12 +27,15 @@ def load_native(name: str) -> ctypes.CDLL | None:
         return None
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "cc", "clang")), None)
     if compiler is None:
-        return _unavailable("no C compiler (gcc, cc or clang) was found")
-    try:
-        return ctypes.CDLL(str(_compiled(name, compiler)))
-    except (OSError, subprocess.SubprocessError) as error:
-        detail = getattr(error, "stderr", None) or str(error)
-        return _unavailable(f"{compiler} could not build {name}.c: {detail.strip()[-800:]}")
+        reason = "no C compiler (gcc, cc or clang) was found"
+    else:
+        try:
+            return ctypes.CDLL(str(_compiled(name, compiler)))
+        except (OSError, subprocess.SubprocessError) as error:
+            detail = getattr(error, "stderr", None) or str(error)
+            reason = f"{compiler} could not build {name}.c: {detail.strip()[-800:]}"
+    warnings.warn(f"dynavit: the fast CPU kernel is not used, torch does the work: {reason}", RuntimeWarning, stacklevel=2)
+    return None
 
 
 def _compiled(name: str, compiler: str) -> Path:
@@ -50,7 +53,7 @@ def _compiled(name: str, compiler: str) -> Path:
                 subprocess.run([*command, "-fopenmp"], check=True, capture_output=True, text=True, timeout=120)
             except subprocess.CalledProcessError:  # Apple's clang has no OpenMP: one thread is still right
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-            os.replace(fresh, target)
+            fresh.replace(target)
     return target
 
 
@@ -66,7 +69,3 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
-
-
-def _unavailable(reason: str) -> None:
-    warnings.warn(f"dynavit: the fast CPU kernel is not used, torch does the work: {reason}", RuntimeWarning, stacklevel=4)
