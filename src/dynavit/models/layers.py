@@ -1,0 +1,186 @@
+"""Parts that several models share.
+
+Axes:  b samples, t tokens, c channels, h heads, d = c / h channels of a head, n keys.
+
+Attention, MLP and norms are all called as `part(x, grid=..., mask=...)`, so that a block can hold any of them:
+`grid` is where the tokens lie (None if nobody needs it), `mask` (b, t) is True for real tokens.
+"""
+
+import inspect
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers.drop import DropPath
+from torch import Tensor, nn
+
+from ..norms import DynamicTokenNorm, Norm, create_norm
+from ..norms.contract import Grid
+from ..norms.factory import norm_class_of
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention. (b, t, c) -> (b, t, c)."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        qkv_bias: bool = False,
+        qk_scale: float | None = None,  # None: 1 / sqrt(d)
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"Attention: {dim} channels cannot be split into {heads} heads")
+        self.heads, self.num_heads, self.scale, self.attn_drop = heads, heads, qk_scale, attn_drop
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (b, h, t, d)
+        keys = None if mask is None else mask[:, None, None, :]  # (b, 1, 1, n)
+        drop = self.attn_drop if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=drop, scale=self.scale)
+        return self.proj_drop(self.proj(y.transpose(1, 2).flatten(2)))
+
+
+class Mlp(nn.Module):
+    """Two linears with a GELU between them, each token by itself. (b, t, c) -> (b, t, c)."""
+
+    def __init__(self, dim: int, hidden: int, *, drop: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(hidden, dim)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
+        return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
+
+
+class Block(nn.Module):
+    """Pre-norm residual block of parts made elsewhere. (b, t, c) -> (b, t, c)."""
+
+    def __init__(self, norm1: Norm, attn: nn.Module, norm2: Norm, mlp: nn.Module, *, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.norm1, self.attn = norm1, attn
+        self.norm2, self.mlp = norm2, mlp
+        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+
+    def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
+        x = x + self.drop_path(self.attn(self.norm1(x, grid, mask), grid, mask))
+        return x + self.drop_path(self.mlp(self.norm2(x, grid, mask), grid, mask))
+
+
+def make_norm(
+    name: str, dim: int, heads: int, options: dict[str, Any] | None = None, *, num_prefix_tokens: int = 0, ndim: int = 2
+) -> Norm:
+    """A norm for one site of a model: what the site knows (heads, prefix tokens, 1-D or 2-D) goes to norms that ask for it."""
+    asks = inspect.signature(norm_class_of(name)).parameters
+    site: dict[str, Any] = {"heads": heads}
+    if num_prefix_tokens and "num_prefix_tokens" in asks:
+        site["num_prefix_tokens"] = num_prefix_tokens
+    if ndim != 2:
+        if "ndim" in asks:
+            site["ndim"] = ndim
+        elif issubclass(norm_class_of(name), DynamicTokenNorm):
+            raise ValueError(f"the norm {name!r} is made for images, this model for sequences; 'dtn' fits both")
+    return create_norm(name, dim, **{**site, **(options or {})})
+
+
+def init_linears(model: nn.Module) -> None:
+    """Linears: truncated normal 0.02, zero bias. The inside of a norm is the norm's own business; convolutions keep torch's init,
+    as in timm and in the release.
+    """
+    for child in model.children():
+        if isinstance(child, Norm):
+            continue
+        if isinstance(child, nn.Linear):
+            nn.init.trunc_normal_(child.weight, std=0.02)
+            if child.bias is not None:
+                nn.init.zeros_(child.bias)
+        init_linears(child)
+
+
+def overwrite_position_as_released(model: nn.Module) -> None:
+    """The release's mistake: its models initialise every linear last, among them the projection that holds DTN's `position`."""
+    for module in model.modules():
+        if isinstance(module, DynamicTokenNorm) and module.position is not None:
+            nn.init.trunc_normal_(module.position, std=0.02)
+
+
+def drop_path_rates(rate: float, depth: int) -> list[float]:
+    """Stochastic depth: from 0 in the first block to `rate` in the last."""
+    return [rate * i / max(depth - 1, 1) for i in range(depth)]
+
+
+def resize_positions(positions: Tensor, old: tuple[int, int], new: tuple[int, int], prefix: int = 0) -> Tensor:
+    """Positional embeddings (1, prefix + rows * cols, c) of an `old` grid, bicubically on a `new` one."""
+    if old == new:
+        return positions
+    kept, patches = positions[:, :prefix], positions[:, prefix:]
+    image = patches.unflatten(1, old).permute(0, 3, 1, 2).float()  # (1, c, rows, cols); half precision has no bicubic
+    image = F.interpolate(image, new, mode="bicubic", antialias=True)
+    return torch.cat([kept, image.flatten(2).transpose(1, 2).to(positions.dtype)], 1)
+
+
+def patch_grid(name: str, x: Tensor, patch: tuple[int, int], in_chans: int) -> tuple[int, int]:
+    """(rows, cols) of patches in an image batch (b, in_chans, height, width), or an error that says what would fit."""
+    if x.dim() != 4 or x.shape[1] != in_chans:
+        raise ValueError(f"{name}: got an input of shape {tuple(x.shape)}; it takes (batch, {in_chans}, height, width)")
+    return divide_into_patches(name, (x.shape[2], x.shape[3]), patch)
+
+
+def divide_into_patches(name: str, image: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
+    if min(image) < 1 or any(side % p for side, p in zip(image, patch, strict=True)):
+        fits = tuple(max(p, math.floor(side / p + 0.5) * p) for side, p in zip(image, patch, strict=True))
+        raise ValueError(
+            f"{name}: an image of {image[0]}x{image[1]} cannot be cut into patches of {patch[0]}x{patch[1]}; "
+            f"the nearest size that can is {fits[0]}x{fits[1]}"
+        )
+    return image[0] // patch[0], image[1] // patch[1]
+
+
+def names_without_decay(model: nn.Module) -> set[str]:
+    """Full names of the parameters that the model's norms want kept from weight decay."""
+    return {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        if isinstance(module, Norm)
+        for name in module.no_weight_decay_parameters()
+    }
+
+
+def image_config(
+    img_size: tuple[int, int],
+    in_chans: int,
+    num_classes: int,
+    *,
+    first_conv: str,
+    classifier: str = "head",
+    crop_pct: float = 0.875,
+) -> dict[str, Any]:
+    """What timm's tools want to know of a model: its input and where its ends are."""
+    colour = in_chans == 3
+    return {
+        "url": "",
+        "input_size": (in_chans, *img_size),
+        "num_classes": num_classes,
+        "pool_size": None,
+        "crop_pct": crop_pct,
+        "interpolation": "bicubic",
+        "mean": IMAGENET_DEFAULT_MEAN if colour else (0.5,) * in_chans,
+        "std": IMAGENET_DEFAULT_STD if colour else (0.5,) * in_chans,
+        "first_conv": first_conv,
+        "classifier": classifier,
+    }
+
+
+def pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
