@@ -50,7 +50,8 @@ def offset_kernel(a2: Tensor, a1: Tensor, offset: Tensor, allowed: Tensor, cut: 
     top = torch.where(allowed, scores, -torch.inf).amax(-1, keepdim=True).detach()
     # Not allowed entries take exponent 0 before they are thrown away: no inf - inf, no NaN gradient.
     weights = torch.where(allowed, scores - torch.where(top > -torch.inf, top, 0.0), 0.0).exp()
-    weights = torch.where(allowed & (weights >= cut), weights, 0.0)
+    # Not `weights >= cut`: a NaN parameter must stay visible.
+    weights = torch.where(allowed & ~(weights < cut), weights, 0.0)
     return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
 
 
