@@ -1,0 +1,352 @@
+"""Pyramid Vision Transformer. Wang et al., ICCV 2021, arXiv 2102.12122; with any norm in stages 1-3 as in DTN, arXiv 2112.02624.
+
+Axes:  b samples, t tokens, c channels, h heads, d = c / h channels of a head, n keys. Stages are counted from 1, as in the names
+of the parameters, which are those of the DTN release.
+"""
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..norms.contract import Grid
+from .layers import (
+    Block,
+    Mlp,
+    drop_path_rates,
+    image_config,
+    init_linears,
+    make_norm,
+    names_without_decay,
+    overwrite_position_as_released,
+    pair,
+    patch_grid,
+    resize_positions,
+)
+from .registry import register_model
+
+STAGES = (1, 2, 3, 4)
+
+
+class ReducedAttention(nn.Module):
+    """Every token asks, but only cells of reduction x reduction tokens answer. (b, t, c) on a grid -> (b, t, c).
+
+    Rows and columns that do not fill a cell answer nothing, as with any strided convolution.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, reduction: int, *, qkv_bias: bool = True, attn_drop: float = 0.0, proj_drop: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.heads, self.num_heads, self.reduction, self.attn_drop = heads, heads, reduction, attn_drop
+        self.q = nn.Linear(dim, dim, bias=qkv_bias)
+        self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+        if reduction > 1:
+            self.sr = nn.Conv2d(dim, dim, reduction, reduction)
+            self.norm = make_norm("ln", dim, heads)
+
+    def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, h, t, d)
+        source = x
+        if self.reduction > 1:
+            assert grid is not None, "the grid comes from the model"
+            image = x.transpose(1, 2).unflatten(2, grid)
+            source = self.norm(self.sr(image).flatten(2).transpose(1, 2))
+        k, v = self.kv(source).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (b, h, n, d)
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        return self.proj_drop(self.proj(y.transpose(1, 2).flatten(2)))
+
+
+class PatchEmbed(nn.Module):
+    """Patches to normalised tokens. (b, c_in, rows * patch, cols * patch) -> (b, rows * cols, c)."""
+
+    def __init__(self, in_chans: int, dim: int, patch: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_chans, dim, patch, patch)
+        self.norm = make_norm("ln", dim, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        x = self.proj(x)
+        return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
+
+
+class PyramidVisionTransformer(nn.Module):
+    """Four stages of transformer blocks on grids of 1/4, 1/8, 1/16 and 1/32 of the image; a class token joins in the last.
+
+    (b, in_chans, height, width) -> (b, num_classes). Any image whose sides are multiples of `patch_size` and at least 8 patches
+    long; a grid of odd size loses its last row or column in the next stage. Positions are resized to the grid at hand.
+
+    Args:
+        heads: (4, 4, 5, 8) is what the DTN release has, for every norm; the PVT paper has (1, 2, 5, 8).
+        norm: name of the norm in the blocks of stages 1-3. All else (stage 4, after patch embedding and spatial reduction, at
+            the end) is LayerNorm. "dtn" sees every token; "dtn_released" pools large grids as the release does.
+        norm_options: options of that norm. Unless told otherwise LayerNorm in blocks has eps 1e-6.
+        norm_sites: which norms of a block: before attention ("attn"), before the MLP ("mlp"), or "both".
+        released_init: start DTN's `position` from a truncated normal, as released models do by mistake.
+        drop_rate: dropout before the classifier. The others: after positions, after projections and in the MLP, on attention
+            weights, of whole branches (growing linearly with depth).
+    """
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int = 4,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        embed_dims: tuple[int, ...] = (64, 128, 320, 512),
+        depths: tuple[int, ...] = (2, 2, 2, 2),
+        heads: tuple[int, ...] = (4, 4, 5, 8),
+        mlp_ratios: tuple[int, ...] = (8, 8, 4, 4),
+        reductions: tuple[int, ...] = (8, 4, 2, 1),
+        qkv_bias: bool = True,
+        norm: str = "ln",
+        norm_options: dict[str, Any] | None = None,
+        norm_sites: Literal["both", "attn", "mlp"] = "both",
+        released_init: bool = False,
+        drop_rate: float = 0.0,
+        pos_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if norm_sites not in ("both", "attn", "mlp"):
+            raise ValueError(f"PyramidVisionTransformer: norm_sites is 'both', 'attn' or 'mlp'; got {norm_sites!r}")
+        sizes = {"depths": depths, "heads": heads, "mlp_ratios": mlp_ratios, "reductions": reductions}
+        for name, values in {"embed_dims": embed_dims, **sizes}.items():
+            if len(values) != len(STAGES):
+                raise ValueError(f"PyramidVisionTransformer: {name} has one number for each of four stages; got {values}")
+        self.img_size, self.patch_size, self.in_chans = pair(img_size), patch_size, in_chans
+        self.num_classes, self.num_features, self.head_hidden_size = num_classes, embed_dims[-1], embed_dims[-1]
+        self.embed_dims, self.reductions = tuple(embed_dims), tuple(reductions)
+        self.stages, self.grad_checkpointing = STAGES, False
+        self.grids = self._grids(torch.empty(0, in_chans, *self.img_size, device="meta"))
+        rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
+
+        for stage, dim, depth, h, ratio, reduction in zip(STAGES, embed_dims, *sizes.values(), strict=True):
+            grid, last = self.grids[stage - 1], stage == STAGES[-1]
+
+            def block_norm(site: str, stage: int = stage, dim: int = dim, h: int = h) -> nn.Module:
+                replaced = stage < STAGES[-1] and norm_sites in ("both", site)
+                name, options = (norm, dict(norm_options or {})) if replaced else ("ln", {})
+                if name == "ln":
+                    options = {"eps": 1e-6, **options}
+                if name == "dtn_released":
+                    options = {"pool": released_pool(self.grids[stage - 1]), **options}
+                return make_norm(name, dim, h, options)
+
+            blocks = [
+                Block(
+                    block_norm("attn"),
+                    ReducedAttention(dim, h, reduction, qkv_bias=qkv_bias, attn_drop=attn_drop_rate, proj_drop=proj_drop_rate),
+                    block_norm("mlp"),
+                    Mlp(dim, ratio * dim, drop=proj_drop_rate),
+                    drop_path=next(rates),
+                )
+                for _ in range(depth)
+            ]
+            came_from = in_chans if stage == 1 else embed_dims[stage - 2]
+            setattr(self, f"patch_embed{stage}", PatchEmbed(came_from, dim, patch_size if stage == 1 else 2))
+            setattr(self, f"pos_embed{stage}", nn.Parameter(torch.zeros(1, grid[0] * grid[1] + last, dim)))
+            setattr(self, f"block{stage}", nn.ModuleList(blocks))
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dims[-1]))
+        self.pos_drop = nn.Dropout(pos_drop_rate)
+        self.norm: nn.Module = make_norm("ln", embed_dims[-1], 1, {"eps": 1e-6})
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = self._new_head(num_classes)
+
+        self.feature_info = [
+            {"num_chs": dim, "reduction": patch_size * 2**at, "module": f"block{at + 1}"} for at, dim in enumerate(embed_dims)
+        ]
+        self.default_cfg = self.pretrained_cfg = image_config(
+            self.img_size, in_chans, num_classes, first_conv="patch_embed1.proj", crop_pct=0.9
+        )
+        init_linears(self)
+        for positions in (self.cls_token, *(self.get_parameter(f"pos_embed{stage}") for stage in STAGES)):
+            nn.init.trunc_normal_(positions, std=0.02)
+        if released_init:
+            overwrite_position_as_released(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """(b, in_chans, height, width) -> (b, 1 + t, c), the last stage's tokens after the final norm, class token first."""
+        self._grids(x)
+        for stage in self.stages:
+            x, grid = self._tokens(x, stage)
+            if stage < STAGES[-1]:
+                x = _image(x, grid)
+        return self.norm(x)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        x = self.head_drop(x[:, 0])
+        return x if pre_logits else self.head(x)
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """The features, and a (b, c, rows, cols) map of each stage asked for (class token left out).
+
+        Args:
+            indices: which of the four stages, counted from 0; a number takes the last ones.
+            norm: apply the final norm to the last stage's map.
+            stop_early: leave out stages after the last one asked for; the features are then that stage's tokens.
+            intermediates_only: return the maps alone.
+        """
+        from timm.models._features import feature_take_indices
+
+        if str(getattr(output_fmt, "value", output_fmt)) != "NCHW":
+            raise ValueError(
+                f"PyramidVisionTransformer: stages have grids of different size, so maps are 'NCHW'; got {output_fmt!r}"
+            )
+        take, deepest = feature_take_indices(len(self.stages), indices)
+        self._grids(x)
+        maps = []
+        for at, stage in enumerate(self.stages[: deepest + 1] if stop_early or intermediates_only else self.stages):
+            x, grid = self._tokens(x, stage)
+            last = stage == STAGES[-1]
+            shown = (self.norm(x) if norm else x)[:, 1:] if last else x
+            if at in take:
+                maps.append(_image(shown, grid))
+            if not last:
+                x = _image(x, grid)
+        if intermediates_only:
+            return maps
+        return (self.norm(x) if x.dim() == 3 else x), maps
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Throw away what features of these stages do not need."""
+        from timm.models._features import feature_take_indices
+
+        take, deepest = feature_take_indices(len(self.stages), indices)
+        for stage in self.stages[deepest + 1 :]:
+            for part in ("patch_embed", "pos_embed", "block"):
+                delattr(self, f"{part}{stage}")
+            if stage == STAGES[-1]:
+                del self.cls_token
+        self.stages = self.stages[: deepest + 1]
+        if prune_norm or self.stages != STAGES:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0)
+        return take
+
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new classifier; 0 classes leave the class token's features."""
+        if global_pool not in (None, "token", ""):
+            raise ValueError(f"PyramidVisionTransformer: the classifier reads the class token; got global_pool={global_pool!r}")
+        self.num_classes = num_classes
+        self.head = self._new_head(num_classes).to(self.patch_embed1.proj.weight)
+        init_linears(nn.ModuleList([self.head]))
+
+    def no_weight_decay(self) -> set[str]:
+        own = {name for name, _ in self.named_parameters(recurse=False)}  # class token and positions
+        return own | names_without_decay(self)
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        if coarse:
+            return {"stem": r"^(?:patch_embed|pos_embed)1", "blocks": r"^(?:patch_embed|pos_embed|block)(\d+)|^cls_token|^norm"}
+        return {
+            "stem": r"^(?:patch_embed|pos_embed)1",
+            "blocks": [
+                (r"^(?:patch_embed|pos_embed)(\d+)", (0,)),
+                (r"^block(\d+)\.(\d+)", None),
+                (r"^cls_token", (STAGES[-1], 0)),
+                (r"^norm", (99999,)),
+            ],
+        }
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    def _tokens(self, x: Tensor, stage: int) -> tuple[Tensor, tuple[int, int]]:
+        """An image or the previous stage's map -> this stage's tokens, class token first in the last stage, and their grid."""
+        prefix = int(stage == STAGES[-1])
+        x, grid = self.get_submodule(f"patch_embed{stage}")(x)
+        if prefix:
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1)
+        positions = self.get_parameter(f"pos_embed{stage}")
+        x = self.pos_drop(x + resize_positions(positions, self.grids[stage - 1], grid, prefix))
+        for block in self.get_submodule(f"block{stage}").children():
+            if self.grad_checkpointing and self.training and not torch.jit.is_scripting():
+                x = checkpoint(block, x, grid, use_reentrant=False)
+            else:
+                x = block(x, grid)
+        return x, grid
+
+    def _grids(self, x: Tensor) -> list[tuple[int, int]]:
+        """The four grids of an image, or an error that says what would fit."""
+        rows, cols = patch_grid(type(self).__name__, x, pair(self.patch_size), self.in_chans)
+        grids = [(rows // 2**at, cols // 2**at) for at in range(len(STAGES))]
+        need = max(2**at * reduction for at, reduction in enumerate(self.reductions))
+        if min(rows, cols) < need:
+            raise ValueError(
+                f"PyramidVisionTransformer: an image of {x.shape[2]}x{x.shape[3]} has {rows}x{cols} patches of {self.patch_size}; "
+                f"four stages need at least {need} in each direction: images of {need * self.patch_size} or a smaller patch_size"
+            )
+        return grids
+
+    def _new_head(self, num_classes: int) -> nn.Module:
+        return nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+
+
+def released_pool(grid: tuple[int, int], side: int = 14) -> int:
+    """Cells over which released DTN pools: grid // 14 on larger grids; where that does not divide the grid, the next smaller.
+
+    >>> [released_pool((n, n)) for n in (56, 28, 14, 7)]
+    [4, 2, 1, 1]
+    """
+    return next(pool for pool in range(max(min(grid) // side, 1), 0, -1) if not any(n % pool for n in grid))
+
+
+def _image(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """(b, t, c) -> (b, c, rows, cols)."""
+    return tokens.transpose(1, 2).unflatten(2, grid).contiguous()
+
+
+@register_model
+def pvt_tiny(**kwargs: Any) -> PyramidVisionTransformer:
+    """PVT-Tiny, 13.2M parameters."""
+    return PyramidVisionTransformer(**{"depths": (2, 2, 2, 2), **kwargs})
+
+
+@register_model
+def pvt_small(**kwargs: Any) -> PyramidVisionTransformer:
+    """PVT-Small, 24.5M parameters."""
+    return PyramidVisionTransformer(**{"depths": (3, 4, 6, 3), **kwargs})
+
+
+@register_model
+def pvt_medium(**kwargs: Any) -> PyramidVisionTransformer:
+    """PVT-Medium, 44.2M parameters."""
+    return PyramidVisionTransformer(**{"depths": (3, 4, 18, 3), **kwargs})
+
+
+@register_model
+def pvt_large(**kwargs: Any) -> PyramidVisionTransformer:
+    """PVT-Large, 61.4M parameters."""
+    return PyramidVisionTransformer(**{"depths": (3, 8, 27, 3), **kwargs})
+
+
+@register_model
+def test_pvt(**kwargs: Any) -> PyramidVisionTransformer:
+    """A tiny PVT for tests: 32-pixel images in patches of 2."""
+    small = {"img_size": 32, "patch_size": 2, "embed_dims": (8, 16, 20, 32), "depths": (1, 1, 1, 1), "heads": (1, 2, 5, 8)}
+    return PyramidVisionTransformer(**{**small, "mlp_ratios": (2, 2, 2, 2), "num_classes": 10, **kwargs})
