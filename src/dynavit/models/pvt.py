@@ -1,9 +1,10 @@
-"""Pyramid Vision Transformer. Wang et al., ICCV 2021, arXiv 2102.12122; with any norm in stages 1-3 as in DTN, arXiv 2112.02624.
+"""Pyramid Vision Transformer. Wang et al. 2021, arXiv 2102.12122; with any norm in stages 1-3 as in DTN, arXiv 2112.02624.
 
-Axes:  b samples, t tokens, c channels, h heads, d = c / h channels of a head, n keys. Stages are counted from 1, as in the names
-of the parameters, which are those of the DTN release.
+Axes:  b samples, t tokens, c channels, h heads, d = c / h channels of a head, n keys.
+Stages are counted from 1, as in the names of the parameters, which are those of the DTN release.
 """
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..norms.contract import Grid
+from ..norms.contract import Grid, Norm
 from .layers import (
     Block,
     Mlp,
@@ -27,7 +28,7 @@ from .layers import (
 )
 from .registry import register_model
 
-STAGES = (1, 2, 3, 4)
+STAGES: tuple[int, ...] = (1, 2, 3, 4)
 
 
 class ReducedAttention(nn.Module):
@@ -130,21 +131,12 @@ class PyramidVisionTransformer(nn.Module):
 
         for stage, dim, depth, h, ratio, reduction in zip(STAGES, embed_dims, *sizes.values(), strict=True):
             grid, last = self.grids[stage - 1], stage == STAGES[-1]
-
-            def block_norm(site: str, stage: int = stage, dim: int = dim, h: int = h) -> nn.Module:
-                replaced = stage < STAGES[-1] and norm_sites in ("both", site)
-                name, options = (norm, dict(norm_options or {})) if replaced else ("ln", {})
-                if name == "ln":
-                    options = {"eps": 1e-6, **options}
-                if name == "dtn_released":
-                    options = {"pool": released_pool(self.grids[stage - 1]), **options}
-                return make_norm(name, dim, h, options)
-
+            norm_for = partial(_block_norm, stage, dim, h, norm, norm_options, norm_sites, grid)
             blocks = [
                 Block(
-                    block_norm("attn"),
+                    norm_for("attn"),
                     ReducedAttention(dim, h, reduction, qkv_bias=qkv_bias, attn_drop=attn_drop_rate, proj_drop=proj_drop_rate),
-                    block_norm("mlp"),
+                    norm_for("mlp"),
                     Mlp(dim, ratio * dim, drop=proj_drop_rate),
                     drop_path=next(rates),
                 )
@@ -253,7 +245,7 @@ class PyramidVisionTransformer(nn.Module):
         if global_pool not in (None, "token", ""):
             raise ValueError(f"PyramidVisionTransformer: the classifier reads the class token; got global_pool={global_pool!r}")
         self.num_classes = num_classes
-        self.head = self._new_head(num_classes).to(self.patch_embed1.proj.weight)
+        self.head = self._new_head(num_classes).to(self.get_parameter("patch_embed1.proj.weight"))
         init_linears(nn.ModuleList([self.head]))
 
     def no_weight_decay(self) -> set[str]:
@@ -285,10 +277,8 @@ class PyramidVisionTransformer(nn.Module):
         positions = self.get_parameter(f"pos_embed{stage}")
         x = self.pos_drop(x + resize_positions(positions, self.grids[stage - 1], grid, prefix))
         for block in self.get_submodule(f"block{stage}").children():
-            if self.grad_checkpointing and self.training and not torch.jit.is_scripting():
-                x = checkpoint(block, x, grid, use_reentrant=False)
-            else:
-                x = block(x, grid)
+            recompute = self.grad_checkpointing and torch.is_grad_enabled()
+            x = checkpoint(block, x, grid, use_reentrant=False) if recompute else block(x, grid)
         return x, grid
 
     def _grids(self, x: Tensor) -> list[tuple[int, int]]:
@@ -298,8 +288,8 @@ class PyramidVisionTransformer(nn.Module):
         need = max(2**at * reduction for at, reduction in enumerate(self.reductions))
         if min(rows, cols) < need:
             raise ValueError(
-                f"PyramidVisionTransformer: an image of {x.shape[2]}x{x.shape[3]} has {rows}x{cols} patches of {self.patch_size}; "
-                f"four stages need at least {need} in each direction: images of {need * self.patch_size} or a smaller patch_size"
+                f"PyramidVisionTransformer: an image of {x.shape[2]}x{x.shape[3]} has {rows}x{cols} patches; four stages "
+                f"need at least {need}x{need}: an image of {need * self.patch_size} pixels, or a smaller patch_size"
             )
         return grids
 
@@ -314,6 +304,22 @@ def released_pool(grid: tuple[int, int], side: int = 14) -> int:
     [4, 2, 1, 1]
     """
     return next(pool for pool in range(max(min(grid) // side, 1), 0, -1) if not any(n % pool for n in grid))
+
+
+def _block_norm(
+    stage: int,
+    dim: int,
+    heads: int,
+    name: str,
+    options: dict[str, Any] | None,
+    sites: str,
+    grid: tuple[int, int],
+    site: str,
+) -> Norm:
+    if stage == STAGES[-1] or sites not in ("both", site):
+        name, options = "ln", None
+    defaults: dict[str, dict[str, Any]] = {"ln": {"eps": 1e-6}, "dtn_released": {"pool": released_pool(grid)}}
+    return make_norm(name, dim, heads, {**defaults.get(name, {}), **(options or {})})
 
 
 def _image(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
