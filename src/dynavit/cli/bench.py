@@ -45,6 +45,38 @@ def bench_norms(
         print(f"written to {out}", file=sys.stderr)
 
 
+def bench_models(
+    models: list[str] | str | None = None,
+    sizes: bool = True,
+    steps: bool = True,
+    repeats: int = 7,
+    batch: int = 8,
+    img_size: int = 224,
+    threads: int | None = None,
+    out: Path | None = None,
+) -> None:
+    """Measure whole models with DTN beside LN: size next to the paper's figures, time and memory of a training step.
+
+    Args:
+        models: which of the paper's models, such as vit_small_star,pvt_tiny; all of them if not given.
+        sizes: parameters and multiply-adds; --no-sizes leaves them out.
+        steps: training steps; --no-steps leaves them out.
+        repeats: how often each training step is repeated.
+        batch: images in a training step.
+        img_size: their side in pixels.
+        threads: CPU threads for torch; its own choice if not given.
+        out: write everything that was measured to this JSON file.
+    """
+    from ..bench.models import run_model_bench
+
+    with progress() as tell:
+        result = run_model_bench(_names(models), sizes, steps, repeats, batch, img_size, threads, out, tell)
+    for title, header, rows in result.tables():
+        print_table(title, header, rows)
+    if out is not None:
+        print(f"written to {out}", file=sys.stderr)
+
+
 def _names(given: list[str] | str | None) -> list[str] | None:
     """`ln,dtn` on the command line, a list in a file."""
     if isinstance(given, str):
