@@ -2,6 +2,7 @@
 
 >>> import dynavit
 >>> norm = dynavit.create_norm("dtn", 432, heads=9)     # or dynavit.DynamicTokenNorm(432, heads=9)
+>>> model = dynavit.create_model("vit_small_star", norm="dtn", num_classes=10, img_size=32, patch_size=4)
 
 The names below are the public door; adding one is a decision with a documentation entry. Each is imported when it is first
 used, so that `import dynavit` and `dynavit --help` cost nothing.
@@ -10,6 +11,8 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .models import create_model as create_model
+    from .models import list_models as list_models
     from .norms import DynamicTokenNorm as DynamicTokenNorm
     from .norms import Norm as Norm
     from .norms import create_norm as create_norm
@@ -21,11 +24,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "DynamicTokenNorm": ".norms",
     "Norm": ".norms",
+    "create_model": ".models",
     "create_norm": ".norms",
+    "list_models": ".models",
     "list_norms": ".norms",
 }
 
-__all__ = ["DynamicTokenNorm", "Norm", "__version__", "create_norm", "list_norms"]
+__all__ = ["DynamicTokenNorm", "Norm", "__version__", "create_model", "create_norm", "list_models", "list_norms"]
 
 
 def __getattr__(name: str) -> Any:

@@ -58,5 +58,49 @@ def norm_rows() -> list[NormRow]:
     return rows
 
 
+@dataclass(frozen=True)
+class ModelRow:
+    name: str
+    description: str
+    home: str  # "dynavit" or "timm"
+    parameters: int  # with the model's own norms, and as many classes as it has by default
+
+
+def list_models(pattern: str = "*", json: bool = False) -> None:
+    """List our models and those of timm that are tested with our norms. Every other name of timm can be used too.
+
+    In Python: `dynavit.create_model(name, norm="dtn", num_classes=..., ...)`.
+
+    Args:
+        pattern: only names that match, for example "vit_*_star".
+        json: print JSON instead of a table.
+    """
+    rows = model_rows(pattern)
+    if json:
+        print(json_format.dumps([asdict(row) for row in rows], indent=2))
+        return
+    print_table(
+        "Models (parameters with their own norms and classes)",
+        ["name", "what it is", "from", "parameters"],
+        [[row.name, row.description, row.home, f"{row.parameters:,}"] for row in rows],
+    )
+
+
+def model_rows(pattern: str = "*") -> list[ModelRow]:
+    """What the table shows, as data."""
+    import torch
+
+    from ..models import create_model
+    from ..models import list_models as names
+    from ..models.registry import describe_model, is_own
+
+    rows = []
+    for name in names(pattern):
+        with torch.device("meta"):  # shapes without memory or initialisation
+            size = sum(parameter.numel() for parameter in create_model(name).parameters())
+        rows.append(ModelRow(name, describe_model(name), "dynavit" if is_own(name) else "timm", size))
+    return rows
+
+
 def _spelled(options: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items()) or "-"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..common.registry import nearest_match_error
-from .bench import bench_norms
-from .list import list_norms
+from .bench import bench_models, bench_norms
+from .list import list_models, list_norms
 from .parse import first_line, parse_options
 
 Command = Callable[..., None]
@@ -27,17 +27,19 @@ class Group:
 
 
 COMMANDS: dict[str, Command | Group] = {
-    "list": Group("Show what there is to choose from.", "thing to list", {"norms": list_norms}),
-    "bench": Group("Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms}),
+    "list": Group("Show what there is to choose from.", "thing to list", {"norms": list_norms, "models": list_models}),
+    "bench": Group("Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models}),
 }
 
 EXAMPLES = """\
 Examples:
   dynavit list norms                          every normaliser, its options and its size
   dynavit list norms --json                   the same for programs
+  dynavit list models --pattern "vit_*"       models of ours and of timm, and their size
   dynavit bench norms                         time and memory against nn.LayerNorm, as tables
   dynavit bench norms --norms ln,dtn --shapes A --no-sweep
   dynavit bench norms --repeats 100 --out runs/bench/norms.json
+  dynavit bench models --no-steps             parameters and multiply-adds beside the paper's
   dynavit bench norms --print_config > bench.yaml     write the options down, edit them, and use them:
   dynavit bench norms --config bench.yaml --repeats 5
 

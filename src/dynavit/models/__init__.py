@@ -1,9 +1,10 @@
-"""Models: readable ones of our own, and thin entries for those of timm."""
+"""Models: readable ones of our own, and thin entries for those of timm. Importing the room registers them, with timm too."""
 
 from ..common.torchvision_shim import ensure_torchvision
 
 ensure_torchvision()  # before the first import of timm
 
+from . import pvt, sequence, timm_entries, vit  # noqa: E402, F401  (they register themselves)
 from .registry import create_model, list_models  # noqa: E402
 
 __all__ = ["create_model", "list_models"]

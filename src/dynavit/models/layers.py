@@ -95,7 +95,7 @@ def make_norm(
 
 
 def init_linears(model: nn.Module) -> None:
-    """Linears: truncated normal 0.02, zero bias. The inside of a norm is the norm's own business; convolutions keep torch's init,
+    """Linears: truncated normal 0.02, zero bias. The inside of a norm is its own business; convolutions keep torch's init,
     as in timm and in the release.
     """
     for child in model.children():
