@@ -39,9 +39,10 @@ def normalise_tokens(
 ) -> Tensor:
     """(b, prefix + t, c) -> weight * (x - mu) / sqrt(sigma^2 + eps) + bias in x's dtype (float32 or float64)."""
     plain = backend == "torch" or torch.compiler.is_exporting()
-    native = mask is None and position is not None and layout.pool == 1 and x.is_cpu
-    if not plain and native and native_kernel_available():
-        arguments = (x, weight, bias, lam_mean, lam_var, position, *_as_arguments(layout))
+    native = not plain and position is not None and layout.pool == 1 and x.is_cpu and native_kernel_available()
+    lengths = _lengths(mask, layout) if native and mask is not None else None
+    if native and (mask is None or lengths is not None):
+        arguments = (x, weight, bias, lam_mean, lam_var, position, lengths, *_as_arguments(layout))
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return torch.ops.dynavit.dtn(*arguments)[0]
         return _Native.apply(*arguments)
@@ -54,6 +55,18 @@ def normalise_tokens(
 @torch.compiler.assume_constant_result
 def native_kernel_available() -> bool:
     return load_native("dtn") is not None
+
+
+def _lengths(mask: Tensor, layout: Layout) -> Tensor | None:
+    """(b,) real tokens of each sample if this is a sequence padded on its right, the only masks the C kernel takes.
+
+    This looks at the mask's values, which costs nothing on a CPU, the only place where it is asked.
+    """
+    if len(layout.grid) != 1 or torch.compiler.is_compiling():
+        return None
+    patches = mask[:, layout.prefix :]
+    plain = bool(mask[:, : layout.prefix].all()) and not bool((patches[:, 1:] & ~patches[:, :-1]).any())
+    return patches.sum(1) if plain else None
 
 
 def _plain(
@@ -132,7 +145,7 @@ class _Recomputed(torch.autograd.Function):
 
 # ---- the dispatcher op over the C kernel ----
 
-_TENSORS = "Tensor x, Tensor? weight, Tensor? bias, Tensor lam_mean, Tensor lam_var, Tensor position"
+_TENSORS = "Tensor x, Tensor? weight, Tensor? bias, Tensor lam_mean, Tensor lam_var, Tensor position, Tensor? lengths"
 _LAYOUT = "int[] grid, int prefix, int radius, bool banded, int ddof, float eps"
 torch.library.define("dynavit::dtn", f"({_TENSORS}, {_LAYOUT}) -> (Tensor, Tensor)")
 torch.library.define(
@@ -148,10 +161,17 @@ def _as_arguments(layout: Layout) -> tuple[Any, ...]:
 
 @torch.library.impl("dynavit::dtn", "CPU")
 def _forward(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, lam_mean: Tensor, lam_var: Tensor, position: Tensor, *layout: Any
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    lam_mean: Tensor,
+    lam_var: Tensor,
+    position: Tensor,
+    lengths: Tensor | None,
+    *layout: Any,
 ) -> tuple[Tensor, Tensor]:
-    call = _Call(x, weight, bias, lam_mean, lam_var, position, layout)
-    y = torch.empty_like(call.x)
+    call = _Call(x, weight, bias, lam_mean, lam_var, position, lengths, layout)
+    y = torch.empty_like(call.x) if lengths is None else torch.zeros_like(call.x)  # padding is not written
     moments = torch.empty(*x.shape[:2], 2, dtype=torch.float64)
     call("dtn_forward", moments, y)
     return y, moments
@@ -167,9 +187,10 @@ def _backward(
     lam_mean: Tensor,
     lam_var: Tensor,
     position: Tensor,
+    lengths: Tensor | None,
     *layout: Any,
 ) -> tuple[Tensor, ...]:
-    call = _Call(x, weight, bias, lam_mean, lam_var, position, layout)
+    call = _Call(x, weight, bias, lam_mean, lam_var, position, lengths, layout)
     grad_x = torch.empty_like(call.x)
     channels, heads = x.shape[-1], lam_mean.shape[0]
     sums = torch.zeros(2 * channels + 5 * heads, dtype=torch.float64)
@@ -195,6 +216,7 @@ class _Call:
         lam_mean: Tensor,
         lam_var: Tensor,
         position: Tensor,
+        lengths: Tensor | None,
         layout: tuple[Any, ...],
     ) -> None:
         grid, prefix, radius, _, ddof, eps = layout
@@ -209,7 +231,8 @@ class _Call:
         ]
         threads = torch.get_num_threads()
         shape = (x.shape[0], prefix, rows, cols, x.shape[2], lam_mean.shape[0], ddof, radius, threads)
-        self.shape = (ctypes.c_long * len(shape))(*shape)
+        self.shape = (ctypes.c_int64 * len(shape))(*shape)
+        self.lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
         self.numbers = (ctypes.c_double(eps), ctypes.c_double(kernel_cut(x.dtype)))
         self.suffix = {torch.float32: "f32", torch.float64: "f64"}[x.dtype]
 
@@ -218,8 +241,10 @@ class _Call:
             return
         library = load_native("dtn")
         assert library is not None, "the op is only called where the C kernel was built"
-        pointers = [ctypes.c_void_p(None if part is None else part.data_ptr()) for part in (*self.inputs, *arrays)]
-        getattr(library, f"{entry}_{self.suffix}")(self.shape, *self.numbers, *pointers)
+        lengths, *pointers = (
+            ctypes.c_void_p(None if part is None else part.data_ptr()) for part in (self.lengths, *self.inputs, *arrays)
+        )
+        getattr(library, f"{entry}_{self.suffix}")(self.shape, lengths, *self.numbers, *pointers)
 
 
 @torch.library.register_fake("dynavit::dtn")
@@ -238,6 +263,7 @@ def _backward_fake(
     lam_mean: Tensor,
     lam_var: Tensor,
     position: Tensor,
+    lengths: Tensor | None,
     *_: Any,
 ) -> tuple[Tensor, ...]:
     channels = x.shape[-1]
@@ -247,15 +273,15 @@ def _backward_fake(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:6], output[1])
-    ctx.layout = inputs[6:]
+    ctx.save_for_backward(*inputs[:7], output[1])
+    ctx.layout = inputs[7:]
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
     *tensors, moments = ctx.saved_tensors
     grads = torch.ops.dynavit.dtn_backward(grad, moments, *tensors, *ctx.layout)
     kept = [g if need else None for g, need in zip(grads, ctx.needs_input_grad, strict=False)]
-    return *kept, *(None,) * len(ctx.layout)
+    return *kept, None, *(None,) * len(ctx.layout)
 
 
 class _Native(torch.autograd.Function):
@@ -284,7 +310,7 @@ torch.library.register_autograd("dynavit::dtn_backward", _refuse)
 @register_flop_formula(torch.ops.dynavit.dtn)
 def _forward_flops(x: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
     """Two statistics by the dense separable formula, whatever was cut: 2 FLOPs per multiply-add."""
-    grid, prefix, radius, banded = rest[5:9]
+    grid, prefix, radius, banded = rest[6:10]
     macs = Layout(tuple(grid), prefix, radius if banded else None).macs_per_channel
     return 2 * 2 * x[0] * x[2] * macs
 

@@ -9,13 +9,9 @@
 #include <immintrin.h>
 #endif
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#else
-#define omp_get_thread_num() 0
-#endif
 
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
@@ -31,11 +27,11 @@
 
 /* Scratch memory that a thread keeps between calls: taking it from the system each time would cost a page fault per 4 KB. */
 static void *workspace(int slot, size_t bytes) {
-    static _Thread_local void *kept[2];
-    static _Thread_local size_t size[2];
+    static _Thread_local void *kept[3];
+    static _Thread_local size_t size[3];
     if (size[slot] < bytes) {
         free(kept[slot]);
-        kept[slot] = aligned_alloc(VECTOR_BYTES, bytes);
+        kept[slot] = aligned_alloc(VECTOR_BYTES, (bytes + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES);
         size[slot] = bytes;
     }
     return kept[slot];

@@ -210,48 +210,72 @@ static void NAME(outer_run)(const Band *band, double *grad_p, const V *g0, const
     }
 }
 
-static void NAME(outer)(const Axis *axis, double *grad_p, const V *g0, const V *g1, const V *z0, const V *z1, long step, long lines, long gap) {
+/* The gradient of a kernel's two numbers: that of its entries, held in scratch memory, passed through the softmax. */
+static void NAME(outer)(const Axis *axis, double *grad_a2, double *grad_a1, const V *g0, const V *g1, const V *z0, const V *z1, long step, long lines, long gap) {
+    const Band *band = &axis->band;
+    double *grad_p = workspace(2, (size_t)band->n * band->width * sizeof(double));
+    for (int i = 0; i < band->n; i = band_next(i, axis->run_from, axis->run_to))
+        memset(grad_p + (size_t)i * band->width, 0, band->width * sizeof(double));
     for (int q = 0; q < axis->forward.blocks; q++)
         if (q * ROWS < axis->run_from || q * ROWS >= axis->run_to) NAME(outer_rows)(axis, grad_p, g0, g1, z0, z1, step, lines, gap, q);
-    if (axis->run_from < axis->run_to) NAME(outer_run)(&axis->band, grad_p, g0, g1, z0, z1, step, lines, gap, axis->run_from, axis->run_to);
+    if (axis->run_from < axis->run_to) NAME(outer_run)(band, grad_p, g0, g1, z0, z1, step, lines, gap, axis->run_from, axis->run_to);
+    band_backward(band, grad_p, axis->run_from, axis->run_to, grad_a2, grad_a1);
 }
 
 /* ---- the whole layer ---- */
 
 typedef struct {
     long samples, prefix, rows, cols, channels, heads;
+    const int64_t *lengths; /* (samples), 1-D only: how many rows of each sample are real; NULL: all of them */
     int ddof; /* 0: variance over C; 1: over C - 1, as released */
     double eps;
     const REAL *x, *weight, *bias;       /* weight and bias may be NULL */
     const double *lam_mean, *lam_var;    /* (heads) */
     double *moments;                     /* (samples, prefix + rows * cols, 2): intra-token mean and variance */
-    Axis *vertical, *horizontal;         /* (heads); vertical runs over rows */
+    Axis *vertical, *horizontal;         /* (heads); vertical runs over rows. With lengths (samples, heads) */
 } Problem;
 
-static void NAME(make_axes)(Problem *p, const double *position, int radius, double cut, int backward) {
-    p->vertical = malloc(p->heads * sizeof(Axis)), p->horizontal = malloc(p->heads * sizeof(Axis));
-    for (long h = 0; h < p->heads; h++)
-        for (int v = 0; v < 2; v++) {
-            Axis axis = {.band = band_make(position[3 * h], position[3 * h + 1 + v], v ? p->rows : p->cols, radius, cut)};
-            axis.forward = NAME(panel_make)(&axis.band, 0);
-            if (backward) {
-                axis.transposed = NAME(panel_make)(&axis.band, 1);
-                int middle = axis.band.n / 2, from = middle, to = middle + 1;
-                while (from > 0 && band_same(&axis.band, from - 1, middle)) from--;
-                while (to < axis.band.n && band_same(&axis.band, to, middle)) to++;
-                axis.run_from = (from + ROWS - 1) / ROWS * ROWS, axis.run_to = to / ROWS * ROWS;
-            }
-            (v ? p->vertical : p->horizontal)[h] = axis;
-        }
+static Axis NAME(make_axis)(double a2, double a1, int n, int radius, double cut, int backward) {
+    Axis axis = {.band = band_make(a2, a1, n, radius, cut)};
+    axis.forward = NAME(panel_make)(&axis.band, 0);
+    if (backward) {
+        axis.transposed = NAME(panel_make)(&axis.band, 1);
+        int middle = n / 2, from = middle, to = middle + 1;
+        while (from > 0 && band_same(&axis.band, from - 1, middle)) from--;
+        while (to < n && band_same(&axis.band, to, middle)) to++;
+        axis.run_from = (from + ROWS - 1) / ROWS * ROWS, axis.run_to = to / ROWS * ROWS;
+    }
+    return axis;
+}
+
+static long NAME(axes)(const Problem *p) { return p->heads * (p->lengths ? p->samples : 1); }
+
+static void NAME(make_axes)(Problem *p, const double *position, int radius, double cut, int backward, int threads) {
+    long axes = NAME(axes)(p);
+    p->vertical = malloc(axes * sizeof(Axis)), p->horizontal = malloc(axes * sizeof(Axis));
+#pragma omp parallel for num_threads(threads) schedule(static) if (p->lengths)
+    for (long k = 0; k < axes; k++) {
+        const double *a = position + 3 * (k % p->heads);
+        int rows = !p->lengths ? p->rows : p->lengths[k / p->heads] > 0 ? p->lengths[k / p->heads] : 1;
+        p->vertical[k] = NAME(make_axis)(a[0], a[2], rows, radius, cut, backward);
+        p->horizontal[k] = NAME(make_axis)(a[0], a[1], p->cols, radius, cut, backward);
+    }
 }
 
 static void NAME(free_axes)(Problem *p) {
-    for (long h = 0; h < 2 * p->heads; h++) {
-        Axis *axis = h % 2 ? p->vertical + h / 2 : p->horizontal + h / 2;
+    for (long k = 0; k < 2 * NAME(axes)(p); k++) {
+        Axis *axis = k % 2 ? p->vertical + k / 2 : p->horizontal + k / 2;
         band_free(&axis->band);
         NAME(panel_free)(&axis->forward), NAME(panel_free)(&axis->transposed);
     }
     free(p->vertical), free(p->horizontal);
+}
+
+/* The problem as one sample sees it: its own length, and its own kernels. Memory strides stay those of the whole. */
+static Problem NAME(of_sample)(const Problem *p, long sample) {
+    Problem own = *p;
+    if (p->lengths) own.rows = p->lengths[sample], own.vertical += sample * p->heads, own.horizontal += sample * p->heads;
+    return own;
 }
 
 /* Mean and variance of one token over its channels: the mean is corrected in the second pass, so large offsets do no harm. */
@@ -306,6 +330,8 @@ static NAME(Tile) NAME(tile)(const Problem *p, long task, int blocks) {
     return tile;
 }
 
+INLINE long NAME(width)(const NAME(Tile) *tile) { return (tile->blocks - 1) * LANES + tile->last_lanes; }
+
 INLINE int NAME(lanes)(const NAME(Tile) *tile, int block) { return block == tile->blocks - 1 ? tile->last_lanes : LANES; }
 
 static void NAME(read_tile)(const Problem *p, const NAME(Tile) *tile, const REAL *array, V *to) {
@@ -352,19 +378,19 @@ static void NAME(filter)(const Problem *p, long head, V *x, V *xx, V *z, V *zz, 
     else NAME(apply)(vertical, x, xx, z, zz, p->cols, p->cols, 1), NAME(apply)(horizontal, z, zz, m, s, 1, p->rows, p->cols);
 }
 
-/* The transpose: gradients of m and s (overwritten) become gradients of x and x^2 in z and zz; grad_v and grad_h collect the
-   gradients of the kernels if wanted. On entry z and zz hold what `filter` left there. */
-static void NAME(filter_backward)(const Problem *p, long head, const V *x, const V *xx, V *z, V *zz, V *m, V *s, double *grad_v, double *grad_h) {
+/* The transpose: gradients of m and s (overwritten) become gradients of x and x^2 in z and zz, and grad_a (3) collects
+   those of the kernels' numbers. On entry z and zz hold what `filter` left there. */
+static void NAME(filter_backward)(const Problem *p, long head, const V *x, const V *xx, V *z, V *zz, V *m, V *s, double *grad_a) {
     const Axis *vertical = p->vertical + head, *horizontal = p->horizontal + head;
     if (p->cols == 1 || p->rows == 1) {
         const Axis *axis = p->cols == 1 ? vertical : horizontal;
-        if (grad_v) NAME(outer)(axis, p->cols == 1 ? grad_v : grad_h, m, s, x, xx, 1, 1, 1);
+        NAME(outer)(axis, grad_a, grad_a + (p->cols == 1 ? 2 : 1), m, s, x, xx, 1, 1, 1);
         NAME(apply)(&axis->transposed, m, s, z, zz, 1, 1, 1);
         return;
     }
-    if (grad_v) NAME(outer)(horizontal, grad_h, m, s, z, zz, 1, p->rows, p->cols);
+    NAME(outer)(horizontal, grad_a, grad_a + 1, m, s, z, zz, 1, p->rows, p->cols);
     NAME(apply)(&horizontal->transposed, m, s, z, zz, 1, p->rows, p->cols);
-    if (grad_v) NAME(outer)(vertical, grad_v, z, zz, x, xx, p->cols, p->cols, 1);
+    NAME(outer)(vertical, grad_a, grad_a + 2, z, zz, x, xx, p->cols, p->cols, 1);
     NAME(apply)(&vertical->transposed, z, zz, m, s, p->cols, p->cols, 1);
     size_t bytes = p->rows * p->cols * sizeof(V);
     memcpy(z, m, bytes), memcpy(zz, s, bytes);
@@ -374,7 +400,7 @@ static void NAME(forward)(Problem *p, REAL *y, int threads) {
     long tokens = p->rows * p->cols, n = p->prefix + tokens, c = p->channels;
     int most = NAME(blocks_per_tile)(p, 1);
     long tasks = p->samples * p->heads * NAME(tiles_per_head)(p, most);
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(threads) firstprivate(tokens)
     {
 #pragma omp for schedule(static)
         for (long row = 0; row < p->samples * n; row++) {
@@ -393,13 +419,16 @@ static void NAME(forward)(Problem *p, REAL *y, int threads) {
 #pragma omp for schedule(static)
         for (long task = 0; task < tasks; task++) {
             NAME(Tile) tile = NAME(tile)(p, task, most);
-            NAME(read_tile)(p, &tile, p->x, tile_x);
+            Problem own = NAME(of_sample)(p, tile.sample);
+            tokens = own.rows * own.cols;
+            if (!tokens) continue;
+            NAME(read_tile)(&own, &tile, p->x, tile_x);
             REAL lm = p->lam_mean[tile.head], lv = p->lam_var[tile.head], km = 1 - p->lam_mean[tile.head], kv = 1 - p->lam_var[tile.head];
             const double *moments = p->moments + 2 * (tile.sample * n + p->prefix);
             double reference = (REAL)moments[0];
             for (int b = 0; b < tile.blocks; b++) {
-                V *x = tile_x + b * tokens, offset = NAME(centre)(p, reference, x, xx);
-                NAME(filter)(p, tile.head, x, xx, z, zz, m, s);
+                V *x = tile_x + b * tokens, offset = NAME(centre)(&own, reference, x, xx);
+                NAME(filter)(&own, tile.head, x, xx, z, zz, m, s);
                 long channel = tile.channel + b * LANES;
                 V weight = p->weight ? NAME(load)(p->weight + channel, NAME(lanes)(&tile, b)) : NAME(same)(1);
                 V bias = p->bias ? NAME(load)(p->bias + channel, NAME(lanes)(&tile, b)) : NAME(same)(0);
@@ -411,7 +440,7 @@ static void NAME(forward)(Problem *p, REAL *y, int threads) {
                     x[t] = numerator * NAME(inverse_root)(var_ln + kv * variance) * weight + bias;
                 }
             }
-            NAME(write_tile)(p, &tile, tile_x, y);
+            NAME(write_tile)(&own, &tile, tile_x, y);
         }
     }
 }
@@ -431,29 +460,31 @@ static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double 
     long tokens = p->rows * p->cols, n = p->prefix + tokens, c = p->channels, groups = (tokens + LANES - 1) / LANES;
     int most = NAME(blocks_per_tile)(p, 2);
     long per_head = NAME(tiles_per_head)(p, most), per_sample = p->heads * per_head, tasks = p->samples * per_sample;
-    size_t size_v = (size_t)p->rows * p->vertical->band.width, size_h = (size_t)p->cols * p->horizontal->band.width;
-    size_t size_p = p->heads * (size_v + size_h);
     V *partial = workspace(1, (size_t)tasks * 2 * groups * sizeof(V));
     long *unfinished = malloc(p->samples * sizeof(long)); /* tiles of each sample that are still to come */
     for (long sample = 0; sample < p->samples; sample++) unfinished[sample] = per_sample;
-    double *grad_p = calloc(threads * size_p, sizeof(double));
-    double *lam = calloc(tasks * 2, sizeof(double)), *affine = calloc((size_t)p->samples * c * 2, sizeof(double));
-#pragma omp parallel num_threads(threads)
+    double *per_task = calloc(tasks * 5, sizeof(double)); /* gradients of both lambdas and of the position */
+    double *affine = calloc((size_t)p->samples * c * 2, sizeof(double));
+#pragma omp parallel num_threads(threads) firstprivate(tokens)
     {
         V *tile_x = workspace(0, (2 * most + SCRATCH) * tokens * sizeof(V)), *tile_g = tile_x + most * tokens;
         V *xx = tile_g + most * tokens, *z = xx + tokens, *zz = z + tokens, *m = zz + tokens, *s = m + tokens;
-        double *own_v = grad_p + omp_get_thread_num() * size_p, *own_h = own_v + p->heads * size_v;
 #pragma omp for schedule(static)
         for (long task = 0; task < tasks; task++) {
             NAME(Tile) tile = NAME(tile)(p, task, most);
-            NAME(read_tile)(p, &tile, p->x, tile_x);
-            NAME(read_tile)(p, &tile, grad_y, tile_g);
+            Problem own = NAME(of_sample)(p, tile.sample);
+            tokens = own.rows * own.cols;
+            for (long row = own.rows; row < p->rows; row++) memset(grad_x + tile.start + row * c, 0, NAME(width)(&tile) * sizeof(REAL));
+            if (!tokens) continue;
+            double *mine = per_task + 5 * task;
+            NAME(read_tile)(&own, &tile, p->x, tile_x);
+            NAME(read_tile)(&own, &tile, grad_y, tile_g);
             REAL lm = p->lam_mean[tile.head], lv = p->lam_var[tile.head], km = 1 - p->lam_mean[tile.head], kv = 1 - p->lam_var[tile.head];
             const double *moments = p->moments + 2 * (tile.sample * n + p->prefix);
             double reference = (REAL)moments[0];
             for (int b = 0; b < tile.blocks; b++) {
-                V *x = tile_x + b * tokens, *g = tile_g + b * tokens, offset = NAME(centre)(p, reference, x, xx);
-                NAME(filter)(p, tile.head, x, xx, z, zz, m, s);
+                V *x = tile_x + b * tokens, *g = tile_g + b * tokens, offset = NAME(centre)(&own, reference, x, xx);
+                NAME(filter)(&own, tile.head, x, xx, z, zz, m, s);
                 int lanes = NAME(lanes)(&tile, b);
                 V weight = p->weight ? NAME(load)(p->weight + tile.channel + b * LANES, lanes) : NAME(same)(1);
                 V dweight = {0}, dbias = {0}, dlm = {0}, dlv = {0}, to_mean[LANES], to_var[LANES];
@@ -479,19 +510,19 @@ static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double 
                     m[t] = -km * dn - 2 * m[t] * ds, s[t] = ds;
                     g[t] = dn;
                 }
-                lam[2 * task] += NAME(sum)(dlm), lam[2 * task + 1] += NAME(sum)(dlv);
+                mine[0] += NAME(sum)(dlm), mine[1] += NAME(sum)(dlv);
                 for (int l = 0; l < lanes; l++) {
                     double *to_affine = affine + 2 * (tile.sample * c + tile.channel + b * LANES + l);
                     to_affine[0] = dweight[l], to_affine[1] = dbias[l];
                 }
-                NAME(filter_backward)(p, tile.head, x, xx, z, zz, m, s, grad_position ? own_v + tile.head * size_v : NULL, own_h + tile.head * size_h);
+                NAME(filter_backward)(&own, tile.head, x, xx, z, zz, m, s, mine + 2);
                 for (long t = 0; t < tokens; t++) g[t] += z[t] + 2 * x[t] * zz[t];
             }
-            NAME(write_tile)(p, &tile, tile_g, grad_x);
+            NAME(write_tile)(&own, &tile, tile_g, grad_x);
             /* Whoever writes the last tile of a sample adds what comes through the intra-token statistics, while it is in cache. */
             if (__atomic_sub_fetch(unfinished + tile.sample, 1, __ATOMIC_ACQ_REL)) continue;
             const V *first = partial + tile.sample * per_sample * 2 * groups;
-            for (long group = 0; group < groups; group++) {
+            for (long group = 0; group * LANES < tokens; group++) {
                 V dmean = {0}, dvar = {0};
                 for (long k = 0; k < per_sample; k++) dmean += first[k * 2 * groups + group], dvar += first[(k * 2 + 1) * groups + group];
                 for (long l = 0; l < LANES && group * LANES + l < tokens; l++)
@@ -516,38 +547,32 @@ static void NAME(backward)(Problem *p, const REAL *grad_y, REAL *grad_x, double 
             grad_weight[k] += affine[2 * (sample * c + k)], grad_bias[k] += affine[2 * (sample * c + k) + 1];
     for (long task = 0; task < tasks; task++) {
         long head = task / per_head % p->heads;
-        grad_lam_mean[head] += lam[2 * task], grad_lam_var[head] += lam[2 * task + 1];
+        const double *mine = per_task + 5 * task;
+        grad_lam_mean[head] += mine[0], grad_lam_var[head] += mine[1];
+        for (int k = 0; k < 3; k++) grad_position[3 * head + k] += mine[2 + k];
     }
-    if (grad_position) {
-        for (int thread = 1; thread < threads; thread++)
-            for (size_t k = 0; k < size_p; k++) grad_p[k] += grad_p[thread * size_p + k];
-        for (long h = 0; h < p->heads; h++) {
-            band_backward(&p->horizontal[h].band, grad_p + p->heads * size_v + h * size_h, grad_position + 3 * h, grad_position + 3 * h + 1);
-            band_backward(&p->vertical[h].band, grad_p + h * size_v, grad_position + 3 * h, grad_position + 3 * h + 2);
-        }
-    }
-    free(unfinished), free(grad_p), free(lam), free(affine);
+    free(unfinished), free(per_task), free(affine);
 }
 
 /* ---- entries, called through ctypes; all arrays contiguous, row-major ---- */
 
-/* shape: samples, prefix, rows, cols, channels, heads, ddof, radius (-1: none), threads */
+/* shape: samples, prefix, rows, cols, channels, heads, ddof, radius (-1: none), threads; lengths may be NULL */
 #define PROBLEM \
-    Problem p = {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6], eps, x, weight, bias, lam_mean, lam_var, moments, NULL, NULL}
+    Problem p = {shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], lengths, shape[6], eps, x, weight, bias, lam_mean, lam_var, moments, NULL, NULL}
 
-void NAME(dtn_forward)(const long *shape, double eps, double cut, const REAL *x, const REAL *weight, const REAL *bias, const double *lam_mean,
-                       const double *lam_var, const double *position, double *moments, REAL *y) {
+void NAME(dtn_forward)(const int64_t *shape, const int64_t *lengths, double eps, double cut, const REAL *x, const REAL *weight, const REAL *bias,
+                       const double *lam_mean, const double *lam_var, const double *position, double *moments, REAL *y) {
     PROBLEM;
-    NAME(make_axes)(&p, position, shape[7], cut, 0);
+    NAME(make_axes)(&p, position, shape[7], cut, 0, shape[8]);
     NAME(forward)(&p, y, shape[8]);
     NAME(free_axes)(&p);
 }
 
-void NAME(dtn_backward)(const long *shape, double eps, double cut, const REAL *x, const REAL *weight, const REAL *bias, const double *lam_mean,
-                        const double *lam_var, const double *position, double *moments, const REAL *grad_y, REAL *grad_x, double *grad_weight,
+void NAME(dtn_backward)(const int64_t *shape, const int64_t *lengths, double eps, double cut, const REAL *x, const REAL *weight, const REAL *bias,
+                        const double *lam_mean, const double *lam_var, const double *position, double *moments, const REAL *grad_y, REAL *grad_x, double *grad_weight,
                         double *grad_bias, double *grad_lam_mean, double *grad_lam_var, double *grad_position) {
     PROBLEM;
-    NAME(make_axes)(&p, position, shape[7], cut, 1);
+    NAME(make_axes)(&p, position, shape[7], cut, 1, shape[8]);
     NAME(backward)(&p, grad_y, grad_x, grad_weight, grad_bias, grad_lam_mean, grad_lam_var, grad_position, shape[8]);
     NAME(free_axes)(&p);
 }
