@@ -11,7 +11,9 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .load import load_released as load_released
     from .models import create_model as create_model
+    from .models import import_released as import_released
     from .models import list_models as list_models
     from .norms import DynamicTokenNorm as DynamicTokenNorm
     from .norms import Norm as Norm
@@ -26,11 +28,23 @@ _HOMES = {
     "Norm": ".norms",
     "create_model": ".models",
     "create_norm": ".norms",
+    "import_released": ".models",
     "list_models": ".models",
     "list_norms": ".norms",
+    "load_released": ".load",
 }
 
-__all__ = ["DynamicTokenNorm", "Norm", "__version__", "create_model", "create_norm", "list_models", "list_norms"]
+__all__ = [
+    "DynamicTokenNorm",
+    "Norm",
+    "__version__",
+    "create_model",
+    "create_norm",
+    "import_released",
+    "list_models",
+    "list_norms",
+    "load_released",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -308,79 +308,75 @@ class T2TVisionTransformer(VisionTransformer):
         return {"stem": r"^cls_token|^tokens_to_token", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
 
 
-# name -> tokens, embed_dim, depth, heads, mlp_ratio
-T2T_SIZES: dict[str, tuple[Literal["performer", "transformer"], int, int, int, float]] = {
-    "t2t_vit_7": ("performer", 256, 7, 4, 2.0),
-    "t2t_vit_10": ("performer", 256, 10, 4, 2.0),
-    "t2t_vit_12": ("performer", 256, 12, 4, 2.0),
-    "t2t_vit_14": ("performer", 384, 14, 6, 3.0),
-    "t2t_vit_19": ("performer", 448, 19, 7, 3.0),
-    "t2t_vit_24": ("performer", 512, 24, 8, 3.0),
-    "t2t_vit_t_14": ("transformer", 384, 14, 6, 3.0),
-    "t2t_vit_t_19": ("transformer", 448, 19, 7, 3.0),
-    "t2t_vit_t_24": ("transformer", 512, 24, 8, 3.0),
+def _sizes(tokens: str, embed_dim: int, depth: int, heads: int, mlp_ratio: float) -> dict[str, Any]:
+    return {"tokens": tokens, "embed_dim": embed_dim, "depth": depth, "heads": heads, "mlp_ratio": mlp_ratio}
+
+
+T2T_SIZES = {
+    "t2t_vit_7": _sizes("performer", 256, 7, 4, 2.0),
+    "t2t_vit_10": _sizes("performer", 256, 10, 4, 2.0),
+    "t2t_vit_12": _sizes("performer", 256, 12, 4, 2.0),
+    "t2t_vit_14": _sizes("performer", 384, 14, 6, 3.0),
+    "t2t_vit_19": _sizes("performer", 448, 19, 7, 3.0),
+    "t2t_vit_24": _sizes("performer", 512, 24, 8, 3.0),
+    "t2t_vit_t_14": _sizes("transformer", 384, 14, 6, 3.0),
+    "t2t_vit_t_19": _sizes("transformer", 448, 19, 7, 3.0),
+    "t2t_vit_t_24": _sizes("transformer", 512, 24, 8, 3.0),
 }
-
-
-def _sized(name: str, options: dict[str, Any]) -> T2TVisionTransformer:
-    tokens, dim, depth, heads, ratio = T2T_SIZES[name]
-    return T2TVisionTransformer(
-        **{"tokens": tokens, "embed_dim": dim, "depth": depth, "heads": heads, "mlp_ratio": ratio, **options}
-    )
 
 
 @register_model
 def t2t_vit_7(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT-7, performer tokenizer."""
-    return _sized("t2t_vit_7", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_7"], **kwargs})
 
 
 @register_model
 def t2t_vit_10(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT-10, performer tokenizer."""
-    return _sized("t2t_vit_10", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_10"], **kwargs})
 
 
 @register_model
 def t2t_vit_12(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT-12, performer tokenizer."""
-    return _sized("t2t_vit_12", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_12"], **kwargs})
 
 
 @register_model
 def t2t_vit_14(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT-14, performer tokenizer."""
-    return _sized("t2t_vit_14", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_14"], **kwargs})
 
 
 @register_model
 def t2t_vit_19(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT-19, performer tokenizer."""
-    return _sized("t2t_vit_19", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_19"], **kwargs})
 
 
 @register_model
 def t2t_vit_24(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT-24, performer tokenizer."""
-    return _sized("t2t_vit_24", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_24"], **kwargs})
 
 
 @register_model
 def t2t_vit_t_14(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT_t-14, transformer tokenizer."""
-    return _sized("t2t_vit_t_14", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_t_14"], **kwargs})
 
 
 @register_model
 def t2t_vit_t_19(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT_t-19, transformer tokenizer."""
-    return _sized("t2t_vit_t_19", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_t_19"], **kwargs})
 
 
 @register_model
 def t2t_vit_t_24(**kwargs: Any) -> T2TVisionTransformer:
     """T2T-ViT_t-24, transformer tokenizer."""
-    return _sized("t2t_vit_t_24", kwargs)
+    return T2TVisionTransformer(**{**T2T_SIZES["t2t_vit_t_24"], **kwargs})
 
 
 @register_model
