@@ -11,6 +11,8 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .convert import plan_swap as plan_swap
+    from .convert import swap_norms as swap_norms
     from .load import load_released as load_released
     from .models import create_model as create_model
     from .models import import_released as import_released
@@ -32,6 +34,8 @@ _HOMES = {
     "list_models": ".models",
     "list_norms": ".norms",
     "load_released": ".load",
+    "plan_swap": ".convert",
+    "swap_norms": ".convert",
 }
 
 __all__ = [
@@ -44,6 +48,8 @@ __all__ = [
     "list_models",
     "list_norms",
     "load_released",
+    "plan_swap",
+    "swap_norms",
 ]
 
 

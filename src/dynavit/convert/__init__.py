@@ -1,0 +1,18 @@
+"""Replace the norms of any model: what to swap, the context of each norm, how its grid travels, and the swap itself."""
+
+from .grid import MissingGridError, token_grid
+from .plan import SwapPlan, SwapRow
+from .planning import plan_swap
+from .start import unfreeze_norms
+from .swap import apply_plan, swap_norms
+
+__all__ = [
+    "MissingGridError",
+    "SwapPlan",
+    "SwapRow",
+    "apply_plan",
+    "plan_swap",
+    "swap_norms",
+    "token_grid",
+    "unfreeze_norms",
+]

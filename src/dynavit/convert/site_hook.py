@@ -1,0 +1,58 @@
+"""What stands between a caller that only knows `norm(x)` and a norm that wants (b, t, c) and its grid."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from .grid import Carrier, MissingGridError, spelled
+from .plan import Layout
+
+
+@dataclass(eq=False)
+class SiteHook:
+    path: str
+    layout: Layout
+    prefix: int = 0
+    carrier: Carrier | None = None  # None: the norm needs no grid
+
+    def before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        x, *rest = args if args else (kwargs.pop("x", None) if "x" in kwargs else kwargs.pop("input"),)
+        if self.layout == "channels_first":
+            x = x.permute(0, 2, 3, 1)
+        elif self.layout == "sequence_first":
+            x = x.transpose(0, 1)
+        if self.carrier is not None and x.dim() == 3 and not rest and kwargs.get("grid") is None:
+            kwargs = {**kwargs, "grid": self._grid(x)}
+        return (x, *rest), kwargs
+
+    def after(self, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        if self.layout == "channels_first":
+            return output.permute(0, 3, 1, 2)
+        return output.transpose(0, 1) if self.layout == "sequence_first" else None
+
+    def _grid(self, x: Tensor) -> tuple[int, int]:
+        assert self.carrier is not None
+        grid = self.carrier.find(x, self.prefix)
+        if grid is None:
+            extra = f" + {self.prefix} prefix tokens" if self.prefix else ""
+            seen = " or ".join(spelled(each) for grids in self.carrier.seen.values() for each in sorted(grids))
+            raise MissingGridError(
+                f"{self.path}: got {x.shape[1]} tokens and no feature map of this forward pass has that many cells{extra}"
+                + (f" (grids seen so far: {seen})" if seen else "")
+                + ". Call the model on images, or give the grid: `with dynavit.convert.token_grid(rows, cols):`"
+            )
+        self.carrier.seen.setdefault(x.shape[1] - self.prefix, set()).add(grid)
+        self.carrier.bind(x, grid)
+        return grid
+
+
+def hook_of(norm: nn.Module) -> SiteHook | None:
+    """The hook that `swap_norms` has put on a norm, if it has."""
+    for hook in norm._forward_pre_hooks.values():
+        owner = getattr(hook, "__self__", None)
+        if isinstance(owner, SiteHook):
+            return owner
+    return None

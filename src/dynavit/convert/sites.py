@@ -1,0 +1,225 @@
+"""Where norms stand in a model, read from its modules alone: which block, which attention, in front of what.
+
+Models are recognised by structure, not by name or library: an attention is a module that has a number of heads, a block is
+what holds a norm and an attention side by side.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..norms import LayerNorm, Norm, RMSNorm
+
+Site = Literal["attn", "mlp", "other", "linear_bn"]
+Place = Literal["block", "inside", "per head", "embedding", "merging", "outside"]
+
+HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+PROJECTIONS = (
+    "qkv",
+    "q",
+    "query",
+    "to_qkv",
+    "to_q",
+    "q_proj",
+    "qkv_proj",
+    "c_attn",
+    "in_proj_weight",
+    "qk",
+    "w_qs",
+    "kv",
+    "qkvs",
+)
+
+_ATTENTION = re.compile(r"attn|attention|gpsa|xca|mhsa", re.I)
+_MLP = re.compile(r"mlp|feed_?forward|ffn|^ff$|swiglu", re.I)
+_LAYER_NORM = re.compile(r"(layer|rms)_?norm|^ln$", re.I)
+_BEFORE_ATTENTION = re.compile(
+    r"^(norm_?1|ln_?1|layer_?norm_?1|norm1_attn|layernorm_before|attention_norm|attn_norm|norm_attn|norm_attention|input_layernorm)$"
+)
+_BEFORE_MLP = re.compile(
+    r"^(norm_?2|ln_?2|layer_?norm_?2|layernorm_after|ffn_norm|mlp_norm|norm_mlp|norm_ffn|post_attention_layernorm)$"
+)
+_PER_HEAD = re.compile(r"^(q|k|qk|query|key)_?(norm|ln|layernorm)$|^norm_?(q|k|qk)$")
+_EMBEDDING = re.compile(r"embed|stem|tokens_to_token|to_patch", re.I)
+_MERGING = re.compile(r"downsample|merg|reduction|pool|transition", re.I)
+
+
+@dataclass
+class OldNorm:
+    """What is carried over from the norm that leaves."""
+
+    kind: str  # "ln", "rms", or a class name
+    dim: int
+    eps: float
+    weight: Tensor | None
+    bias: Tensor | None
+    channels_first: bool = False
+    trouble: str = ""  # why it cannot be replaced at all
+
+
+@dataclass
+class Found:
+    """A norm and its surroundings."""
+
+    path: str
+    module: nn.Module
+    old: OldNorm
+    place: Place
+    site: Site = "other"
+    block: str = ""
+    depth: int | None = None  # index of the block, counted through the model
+    heads: int | None = None
+    attention: str = ""  # the class the heads come from
+    also: tuple[str, ...] = ()  # other paths of the same module
+
+
+def find_norms(model: nn.Module) -> list[Found]:
+    """Every norm of the LayerNorm family, in the order of the model's modules."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    attentions = {path: module for path, module in modules.items() if heads_of(module) is not None and is_attention(module)}
+    # An attention inside an attention (a wrapper around the one that has the projections) is the same attention.
+    aliases: dict[int, list[str]] = {}
+    for path, module in modules.items():
+        aliases.setdefault(id(module), []).append(path)
+    found = []
+    for path, module in model.named_modules():
+        old = read_norm(module)
+        if old is None:
+            continue
+        item = Found(path, module, old, "outside", also=tuple(aliases[id(module)][1:]))
+        _locate(item, modules, attentions)
+        found.append(item)
+    blocks = {block: index for index, block in enumerate(dict.fromkeys(item.block for item in found if item.block))}
+    for item in found:
+        item.depth = blocks.get(item.block)
+    return found
+
+
+def heads_of(module: nn.Module) -> int | None:
+    if isinstance(module, Norm):
+        return None
+    for name in HEAD_COUNTS:
+        value = getattr(module, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def is_attention(module: nn.Module) -> bool:
+    return bool(_ATTENTION.search(type(module).__name__)) or any(
+        isinstance(getattr(module, name, None), nn.Module | Tensor) for name in PROJECTIONS
+    )
+
+
+def is_mlp(path: str, module: nn.Module) -> bool:
+    return bool(_MLP.search(type(module).__name__) or _MLP.search(path.rpartition(".")[2]))
+
+
+def read_norm(module: nn.Module) -> OldNorm | None:
+    """What a module of the LayerNorm family normalises; None for any other module."""
+    name = type(module).__name__
+    torch_rms = getattr(nn, "RMSNorm", nn.LayerNorm)
+    if not isinstance(module, nn.LayerNorm | torch_rms | Norm) and not _LAYER_NORM.search(name):
+        return None
+    weight = _first_tensor(module, ("weight", "gamma", "g", "scale"))
+    shape = getattr(module, "normalized_shape", None)
+    if isinstance(module, Norm):
+        shape = (module.dim,)
+    elif shape is None and weight is not None:
+        shape = tuple(n for n in weight.shape if n > 1) or tuple(weight.shape[-1:])
+    if shape is None and any(True for _ in module.children()):
+        return None  # a container that is named after what it contains
+    shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
+    kind = "rms" if isinstance(module, torch_rms | RMSNorm) and not isinstance(module, nn.LayerNorm) else name
+    if isinstance(module, nn.LayerNorm | LayerNorm) or re.search(r"layer_?norm|^ln$", name, re.I):
+        kind = "ln"
+    elif re.search("rms", name, re.I):
+        kind = "rms"
+    eps = next(
+        (float(getattr(module, e)) for e in ("eps", "variance_epsilon", "epsilon") if _number(getattr(module, e, None))), 1e-5
+    )
+    first = "2d" in name.lower() or getattr(module, "data_format", "") == "channels_first"
+    bias = _first_tensor(module, ("bias", "beta", "b"))
+    old = OldNorm(kind, shape[0] if shape else 0, eps, weight, bias, first)
+    if len(shape) != 1:
+        old.trouble = f"normalises over {len(shape)} axes {shape}" if shape else "its number of channels cannot be read"
+    elif any(not isinstance(child, nn.Identity) for child in module.children()):
+        inside = ", ".join(type(child).__name__ for child in module.children() if not isinstance(child, nn.Identity))
+        old.trouble = f"holds more than a norm ({inside}), which a swap would drop"
+    return old
+
+
+def static_prefix(model: nn.Module) -> int:
+    """Class, distillation and register tokens, by what the model says of itself."""
+    count = getattr(model, "num_prefix_tokens", None)
+    if isinstance(count, int):
+        return count
+    count = 0
+    for name in ("cls_token", "class_token", "dist_token", "reg_token", "register_tokens"):
+        token = getattr(model, name, None)
+        if isinstance(token, Tensor) and token.dim() == 3:
+            count += token.shape[1]
+    return count
+
+
+def _first_tensor(module: nn.Module, names: tuple[str, ...]) -> Tensor | None:
+    return next((value for value in (getattr(module, name, None) for name in names) if isinstance(value, torch.Tensor)), None)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _locate(item: Found, modules: dict[str, nn.Module], attentions: dict[str, nn.Module]) -> None:
+    parts = item.path.split(".")
+    ancestors = [".".join(parts[:depth]) for depth in range(len(parts) - 1, -1, -1)]  # nearest first, "" is the model
+    inside = next((path for path in ancestors if path and (path in attentions or is_mlp(path, modules[path]))), None)
+    for ancestor in ancestors:
+        if inside is not None and len(ancestor) >= len(inside):
+            continue
+        attention = _attention_beside(ancestor, item.path, attentions)
+        if attention is not None and not (ancestor in attentions and inside is None):
+            item.block, item.place = ancestor, "block"
+            item.heads, item.attention = heads_of(attentions[attention]), type(attentions[attention]).__name__
+            break
+    where = ".".join(parts[:-1])
+    if inside is not None:
+        item.place = "per head" if _PER_HEAD.search(parts[-1]) else "inside"
+        item.site = "attn" if inside in attentions else "mlp"
+    elif item.place == "block":
+        if _PER_HEAD.search(parts[-1]):
+            item.place = "per head"
+        item.site = _site_by_name(parts[-1], modules[item.block])
+    elif _EMBEDDING.search(where):
+        item.place = "embedding"
+    elif _MERGING.search(where):
+        item.place = "merging"
+
+
+def _attention_beside(block: str, norm: str, attentions: dict[str, nn.Module]) -> str | None:
+    """The attention that shares a block with the norm: not one of many, in a list that the norm stands outside of."""
+    start = f"{block}." if block else ""
+    for path in attentions:
+        if not path.startswith(start) or path == block:
+            continue
+        way = path[len(start) :].split(".")
+        norm_way = norm[len(start) :].split(".")
+        listed = any(part.isdigit() for part in way)
+        if (
+            len(way) == 1
+            or not listed
+            or (block and any(part.isdigit() for part in norm_way[:-1]) and not way[0].isdigit() and way[0] != norm_way[0])
+        ):
+            return path
+    return None
+
+
+def _site_by_name(name: str, block: nn.Module) -> Site:
+    if isinstance(block, nn.TransformerDecoderLayer):
+        return "mlp" if name == "norm3" else "attn"
+    if _BEFORE_ATTENTION.search(name):
+        return "attn"
+    return "mlp" if _BEFORE_MLP.search(name) else "other"

@@ -1,0 +1,253 @@
+"""One forward pass that shows what each norm of a model really receives.
+
+Structure says where a norm stands; only running the model says whether it sees (b, t, c), windows, one class token or a
+pooled vector, how many tokens stand in front of the grid, and whether tokens lie on it row by row at all. The last is
+measured: the gradient of a token with respect to the image must be largest where the token is supposed to lie.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import grid as grids
+from .sites import Found, heads_of, is_attention, is_mlp
+
+BATCH = 2
+MOST_PREFIX_TOKENS = 8
+
+
+@dataclass
+class Call:
+    """One call of one norm."""
+
+    shape: tuple[int, ...]
+    maps: list[grids.Grid]  # that the model had made so far
+    front_of: str = ""  # the attention or MLP around the norm whose own input this is
+    next: str = ""  # what ran next in the norm's block: "attn", "mlp", "norm" or ""
+    is_ln: bool | None = None  # whether the output was LayerNorm's, over the last axis; None: not looked at
+    is_ln_first: bool | None = None  # ... over axis 1
+
+
+@dataclass
+class Trace:
+    calls: dict[str, list[Call]]
+    image: grids.Grid | None  # its size in pixels; None for sequences
+    first: str | None  # the convolution that received the image
+    outputs: list[Tensor]
+    inputs: Tensor
+    tensors: dict[str, Tensor]  # the input of each norm's first call
+
+
+def sample_input(model: nn.Module, input_size: Any) -> Tensor | None:
+    """A random image (or sequence) of the size that is given, or that the model names; None if nobody says."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(model, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+        layer = model.layers[0] if isinstance(model, nn.TransformerEncoder) else model
+        width = layer.self_attn.embed_dim
+        length = input_size if isinstance(input_size, int) else 10
+        batch_first = layer.self_attn.batch_first
+        shape: tuple[int, ...] = (BATCH, length, width) if batch_first else (length, BATCH, width)
+    else:
+        size = image_size(model, input_size)
+        if size is None:
+            return None
+        convolution = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+        channels = convolution.in_channels if convolution is not None else 3
+        shape = (BATCH, channels, *size)
+    if like.is_meta:
+        return torch.empty(shape, device="meta", dtype=like.dtype)
+    return torch.randn(shape, generator=generator).to(like.device, like.dtype)
+
+
+def image_size(model: nn.Module, given: Any = None) -> grids.Grid | None:
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+    candidates = (
+        given,
+        getattr(getattr(model, "patch_embed", None), "img_size", None),
+        getattr(model, "img_size", None),
+        getattr(model, "image_size", None),
+        getattr(getattr(model, "config", None), "image_size", None),
+        config.get("input_size") if isinstance(config, dict) else None,
+    )
+    for size in candidates:
+        if isinstance(size, int) and size > 0:
+            return size, size
+        if isinstance(size, tuple | list) and len(size) in (2, 3) and all(isinstance(n, int) for n in size):
+            return int(size[-2]), int(size[-1])
+    return None
+
+
+def run(model: nn.Module, found: list[Found], x: Tensor) -> Trace:
+    """Run the model once in evaluation mode and look at every norm. Raises what the model raises."""
+    trace = Trace({item.path: [] for item in found}, None, None, [], x, {})
+    if x.dim() == 4:
+        trace.image = (x.shape[2], x.shape[3])
+    x = x.clone().requires_grad_(not x.is_meta)
+    maps: list[grids.Grid] = []
+    running: list[tuple[str, int]] = []  # modules being called, with the identity of their input
+    last: dict[str, Call] = {}  # the latest norm call of each block, until something else runs there
+    blocks = {item.path: item.block for item in found}
+    handles = []
+
+    def saw_map(path: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            size = grids._map_size(module, args, output)
+            if size is not None:
+                trace.first = path if trace.first is None else trace.first
+                maps.append(size)
+
+        return hook
+
+    def entered(path: str, kind: str) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            running.append((path, id(args[0]) if args else 0))
+            for block in [b for b in last if path.startswith(f"{b}.")]:
+                last.pop(block).next = kind
+
+        return hook
+
+    def left(module: nn.Module, args: Any, output: Any) -> None:
+        if running:
+            running.pop()
+
+    def normalised(item: Found) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+                return
+            source = args[0]
+            call = Call(tuple(source.shape), list(maps))
+            call.front_of = next((path for path, key in running if key == id(source)), "")
+            _compare_with_layer_norm(call, item, source, output)
+            trace.calls[item.path].append(call)
+            trace.tensors.setdefault(item.path, source)
+            block = blocks[item.path]
+            if block in last:
+                last[block].next = "norm"
+            last[block] = call
+
+        return hook
+
+    for path, module in model.named_modules():
+        if isinstance(module, grids.MAP_MAKERS):
+            handles.append(module.register_forward_hook(saw_map(path)))
+    for path, module in model.named_modules():
+        attention = heads_of(module) is not None and is_attention(module)
+        if path and (attention or is_mlp(path, module)):
+            handles.append(module.register_forward_pre_hook(entered(path, "attn" if attention else "mlp")))
+            handles.append(module.register_forward_hook(left, always_call=True))
+    handles += [item.module.register_forward_hook(normalised(item)) for item in found]
+    try:
+        with evaluating(model), torch.set_grad_enabled(not x.is_meta):
+            output = model(x)
+        trace.outputs = [t.detach() for t in tensors_in(output)]
+        trace.inputs = x
+    finally:
+        for handle in handles:
+            handle.remove()
+    return trace
+
+
+def place_of(trace: Trace, path: str, grid: grids.Grid, prefix: int, cells: list[grids.Grid]) -> list[tuple[float, grids.Grid]]:
+    """For each cell (at most BATCH), where the token that should lie there comes from.
+
+    Returns (share, place): the cell of the image that moves the token most, and how much the image within one cell of the
+    expected place moves it, relative to that. Empty if it cannot be measured.
+    """
+    source = trace.tensors.get(path)
+    if source is None or source.is_meta or not source.requires_grad or trace.image is None:
+        return []
+    total = source.new_zeros(())
+    for sample, (row, col) in enumerate(cells):
+        if source.dim() == 3:
+            token = source[sample, prefix + row * grid[1] + col]
+        elif source.shape[1:3] == grid:
+            token = source[sample, row, col]
+        else:
+            token = source[sample, :, row, col]
+        # A random direction: the sum over channels of something LayerNorm has centred does not move.
+        direction = torch.randn(token.shape, generator=torch.Generator().manual_seed(0)).to(token)
+        total = total + (token * direction).sum()
+    (slope,) = torch.autograd.grad(total, trace.inputs, retain_graph=True, allow_unused=True)
+    if slope is None or not bool(slope.isfinite().all()):
+        return []
+    energy = F.adaptive_avg_pool2d(slope.double().square().sum(1, keepdim=True), grid)[:, 0]
+    places = []
+    for sample, (row, col) in enumerate(cells):
+        most = float(energy[sample].max())
+        if most > 0:
+            near = energy[sample, max(row - 1, 0) : row + 2, max(col - 1, 0) : col + 2].max()
+            at = int(energy[sample].flatten().argmax())
+            places.append((float(near) / most, (at // grid[1], at % grid[1])))
+    return places
+
+
+def grid_and_prefix(tokens: int, maps: list[grids.Grid], expected_prefix: int) -> tuple[grids.Grid, int] | None:
+    """Which map, and how many tokens in front of it, make up the count: what the model says first, then 0, 1, 2, ..."""
+    page = grids.Page(grids.FORWARD, maps=maps)
+    halves = [half for size in maps for half in grids.halvings(size)]
+    for candidates in (maps, halves):
+        for prefix in dict.fromkeys((0, expected_prefix, *range(1, MOST_PREFIX_TOKENS + 1))):
+            if tokens > prefix and any(math.prod(size) == tokens - prefix for size in candidates):
+                size = page.grid_of(tokens - prefix)
+                # Few cells and many extra tokens explain any count; a map should explain most of it.
+                if size is not None and (prefix in (0, expected_prefix) or prefix * 4 <= tokens):
+                    return size, prefix
+    return None
+
+
+def patch_grid(tokens: int, image: grids.Grid) -> grids.Grid | None:
+    """The grid of square patches that cut the image into that many tokens, if there is one."""
+    side = math.isqrt(image[0] * image[1] // tokens) if tokens else 0
+    if side and image[0] % side == 0 and image[1] % side == 0 and (image[0] // side) * (image[1] // side) == tokens:
+        return image[0] // side, image[1] // side
+    return None
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.is_floating_point() else []
+    if isinstance(value, dict):
+        value = value.values()
+    return [tensor for part in value for tensor in tensors_in(part)] if hasattr(value, "__iter__") else []
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and each module's own mode again afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@torch.no_grad()
+def _compare_with_layer_norm(call: Call, item: Found, x: Tensor, y: Tensor) -> None:
+    old = item.old
+    if x.is_meta or old.trouble or old.kind not in ("ln", "rms"):
+        return
+
+    def same(axis: int) -> bool:
+        if x.dim() <= 1 or x.shape[axis] != old.dim or y.shape != x.shape:
+            return False
+        wide = x.double().movedim(axis, -1)
+        if old.kind == "ln":
+            wide = wide - wide.mean(-1, keepdim=True)
+        z = wide / (wide.square().mean(-1, keepdim=True) + old.eps).sqrt()
+        if old.weight is not None:
+            z = z * old.weight.double().flatten()
+        if old.bias is not None and old.kind == "ln":
+            z = z + old.bias.double().flatten()
+        tolerance = 1e-3 if y.dtype in (torch.float32, torch.float64) else 3e-2
+        return bool(torch.allclose(z.movedim(-1, axis), y.double(), rtol=tolerance, atol=tolerance))
+
+    call.is_ln, call.is_ln_first = same(-1), x.dim() == 4 and same(1)
