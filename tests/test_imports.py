@@ -24,9 +24,13 @@ def test_import_dynavit_loads_nothing_heavy():
     assert loaded_by("import dynavit", HEAVY | {"torch"}) == set()
 
 
-def test_the_public_names_load_torch_and_nothing_else_heavy():
-    use_all = "import dynavit\nfor name in dynavit.__all__: getattr(dynavit, name)"
-    assert loaded_by(use_all, HEAVY | {"torch"}) == {"torch"}
+@pytest.mark.parametrize(
+    ("home", "heavy"),
+    [(".norms", set()), (".models", {"timm", "torchvision"})],  # models stand on timm, and timm on torchvision
+)
+def test_the_public_names_load_torch_and_little_else(home, heavy):
+    use = f"import dynavit\nfor name, home in dynavit._HOMES.items(): home == {home!r} and getattr(dynavit, name)"
+    assert loaded_by(use, HEAVY | {"torch"}) == {"torch"} | heavy
 
 
 @pytest.mark.parametrize("name", ["rich", "jsonargparse"])

@@ -31,7 +31,9 @@ def functions():
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
         "list norms": ["json"],
+        "list models": ["pattern", "json"],
         "bench norms": ["norms", "shapes", "repeats", "sweep", "threads", "out"],
+        "bench models": ["models", "sizes", "steps", "repeats", "batch", "img_size", "threads", "out"],
     }
     assert {name: list(inspect.signature(function).parameters) for name, function in functions()} == frozen
 
@@ -70,7 +72,7 @@ def test_every_example_is_a_command_with_options_that_exist(monkeypatch, tmp_pat
     examples = [
         line.split("   ")[0].split(">")[0].split()[1:] for line in EXAMPLES.splitlines() if line.startswith("  dynavit")
     ]
-    assert len(examples) == 7
+    assert len(examples) == 9
     for words in examples:
         assert main(words) == 0, words
     assert len(called) == len(examples) - 1  # --print_config calls nothing
@@ -88,10 +90,10 @@ def test_version(run):
     ("words", "message"),
     [
         (["lst"], "dynavit: unknown command 'lst'. Did you mean 'list'? Known: bench, list\n"),
-        (["list", "nroms"], "dynavit: unknown thing to list 'nroms'. Did you mean 'norms'? Known: norms\n"),
-        (["bench", "norm"], "dynavit: unknown benchmark 'norm'. Did you mean 'norms'? Known: norms\n"),
-        (["list"], "dynavit: 'dynavit list' needs a thing to list: norms\n"),
-        (["bench", "--repeats", "3"], "dynavit: 'dynavit bench' needs a benchmark: norms\n"),
+        (["list", "nroms"], "dynavit: unknown thing to list 'nroms'. Did you mean 'norms'? Known: models, norms\n"),
+        (["bench", "norm"], "dynavit: unknown benchmark 'norm'. Did you mean 'norms'? Known: models, norms\n"),
+        (["list"], "dynavit: 'dynavit list' needs a thing to list: norms, models\n"),
+        (["bench", "--repeats", "3"], "dynavit: 'dynavit bench' needs a benchmark: norms, models\n"),
         (["--repeats", "3"], "dynavit: the command comes first, got '--repeats'. Commands: list, bench\n"),
     ],
 )
@@ -131,7 +133,7 @@ def test_interruption(run, monkeypatch):
 def test_group_help(run):
     code, out, _ = run("bench", "--help")
     assert code == 0
-    assert "bench norms  Measure every normaliser" in out
+    assert "bench norms   Measure every normaliser" in out
 
 
 def test_python_dash_m():

@@ -1,0 +1,106 @@
+"""Names to models."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import timm
+import torch
+
+import dynavit
+from dynavit.cli.list import model_rows
+from dynavit.cli.main import main
+from dynavit.models import registry
+from dynavit.models.timm_entries import TIMM_NAMES
+from dynavit.norms import LayerNorm
+
+OWN = [name for name in dynavit.list_models() if registry.is_own(name)]
+
+
+def test_the_list_is_sorted_and_can_be_narrowed():
+    names = dynavit.list_models()
+    assert names == sorted(set(names))
+    assert {"vit_small_star", "test_vit", "sequence_transformer", "swin_tiny_patch4_window7_224"} <= set(names)
+    assert dynavit.list_models("vit_*_star") == ["vit_base_star", "vit_small_star", "vit_tiny_star"]
+    assert dynavit.list_models("nothing*") == []
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_own_model_is_described_and_starts_with_layer_norm(name):
+    assert registry.describe_model(name)
+    with torch.device("meta"):
+        model = dynavit.create_model(name)
+    kinds = {type(module) for module in model.modules() if isinstance(module, dynavit.Norm)}
+    assert kinds == {LayerNorm}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_own_model_is_in_timm_unless_timm_has_the_name(name):
+    assert timm.is_model(name)
+    if name == "test_vit":
+        assert timm.models.model_entrypoint(name).__module__.startswith("timm.")  # we do not take timm's own away
+    else:
+        assert timm.models.model_entrypoint(name) is registry._MODELS[name]
+
+
+def test_what_timm_passes_along_is_dropped():
+    with torch.device("meta"):
+        model = timm.create_model(
+            "vit_tiny", pretrained_cfg={"mean": (0, 0, 0)}, pretrained_cfg_overlay={}, cache_dir="x", num_classes=3
+        )
+    assert model.head.out_features == 3
+    assert model.pretrained_cfg["architecture"] == model.default_cfg["architecture"] == "vit_tiny"
+
+
+@pytest.mark.parametrize("create", [timm.create_model, dynavit.create_model])
+def test_pretrained_weights_do_not_exist(create):
+    with pytest.raises(ValueError, match="vit_tiny: no weights are published"):
+        create("vit_tiny", pretrained=True)
+
+
+def test_timm_is_filled_by_importing_the_room():
+    code = "import dynavit.models, timm; print(timm.create_model('vit_tiny_star', depth=1, norm='rms').blocks[0].norm1)"
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("RMSNorm(192")
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(ValueError, match="unknown model 'vit_smal_star'. Did you mean 'vit_small_star'"):
+        dynavit.create_model("vit_smal_star")
+    with pytest.raises(ValueError, match="Did you mean 'swinv2_tiny_window8_256'"):  # of timm, and not in our list
+        dynavit.create_model("swinv2_tiny_windw8_256")
+    with pytest.raises(ValueError, match="unknown model"):
+        registry.describe_model("swinv2_tiny_window8_256")
+
+
+def test_any_name_of_timm_works():
+    assert type(dynavit.create_model("resnet10t", num_classes=2)).__module__.startswith("timm.")
+    assert dynavit.create_model("vit_tiny_patch16_224.augreg_in21k", num_classes=2).num_classes == 2
+    with pytest.raises(ValueError, match="norm_options=.* without a norm"):
+        dynavit.create_model("resnet10t", norm_options={"eps": 1e-3})
+
+
+def test_a_name_is_registered_once():
+    def vit_tiny():
+        pass
+
+    with pytest.raises(ValueError, match="'vit_tiny' is registered already, by dynavit.models.vit"):
+        registry.register_model(vit_tiny)
+
+
+def test_listed_names_of_timm_exist_and_are_not_ours():
+    for name in TIMM_NAMES:
+        assert timm.is_model(name) and not registry.is_own(name)
+
+
+def test_list_models_on_the_command_line(capsys):
+    assert main(["list", "models", "--pattern", "vit_*_star"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (small,) = [line for line in lines if line.startswith("vit_small_star")]
+    assert small.split()[-2:] == ["dynavit", "27,776,872"]
+    assert main(["list", "models", "--json", "--pattern", "pvt_v2_b0"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {"name": "pvt_v2_b0", "description": "PVTv2-B0, the smallest", "home": "timm", "parameters": 3_666_760}
+    assert [row.name for row in model_rows("test_*")] == dynavit.list_models("test_*")
