@@ -33,6 +33,7 @@ def test_commands_and_options_change_only_on_purpose():
         "list norms": ["json"],
         "list models": ["pattern", "json"],
         "bench norms": ["norms", "shapes", "repeats", "sweep", "threads", "out"],
+        "convert": ["model", "norm", "where", "site", "depth", "start", "input_size", "num_classes", "causal", "json"],
         "bench models": ["models", "sizes", "steps", "repeats", "batch", "img_size", "threads", "out"],
     }
     assert {name: list(inspect.signature(function).parameters) for name, function in functions()} == frozen

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..common.registry import nearest_match_error
 from .bench import bench_models, bench_norms
+from .convert import convert
 from .list import list_models, list_norms
 from .parse import first_line, parse_options
 
@@ -29,6 +30,7 @@ class Group:
 COMMANDS: dict[str, Command | Group] = {
     "list": Group("Show what there is to choose from.", "thing to list", {"norms": list_norms, "models": list_models}),
     "bench": Group("Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models}),
+    "convert": convert,
 }
 
 EXAMPLES = """\
@@ -36,6 +38,7 @@ Examples:
   dynavit list norms                          every normaliser, its options and its size
   dynavit list norms --json                   the same for programs
   dynavit list models --pattern "vit_*"       models of ours and of timm, and their size
+  dynavit convert --model swin_tiny_patch4_window7_224 --norm dtn     what a swap of norms does to each of them
   dynavit bench norms                         time and memory against nn.LayerNorm, as tables
   dynavit bench norms --norms ln,dtn --shapes A --no-sweep
   dynavit bench norms --repeats 100 --out runs/bench/norms.json

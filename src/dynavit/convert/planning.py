@@ -214,6 +214,8 @@ class _Planner:
                     raise _Trouble(
                         f"sees {shape}, which is not a feature map of the image: tokens are cut into windows or heads"
                     )
+                if size == (1, 1):
+                    raise _Trouble("sees one cell only, there is nothing to mix")
             return _Seen("channels_first" if first else "map", size, 0, 2)
         if image is None:
             batch_first = shape[0] == tracing.BATCH
@@ -287,8 +289,7 @@ class _Planner:
     def _default(self, item: Found, calls: list[tracing.Call]) -> tuple[Any, str]:
         if item.site == "linear_bn":
             return "refuse", (
-                "a BatchNorm behind a linear layer, not a LayerNorm in front of one: the model has none of those. "
-                "where={'site': 'linear_bn'} swaps it all the same"
+                "a BatchNorm behind a linear layer, no LayerNorm in front of it; where={'site': 'linear_bn'} swaps it all the same"
             )
         if self.trace is not None and not calls:
             return "keep", "is never called in a forward pass"

@@ -115,7 +115,8 @@ def is_attention(module: nn.Module) -> bool:
 
 
 def is_mlp(path: str, module: nn.Module) -> bool:
-    return bool(_MLP.search(type(module).__name__) or _MLP.search(path.rpartition(".")[2]))
+    name = type(module).__name__
+    return "Head" not in name and bool(_MLP.search(name) or _MLP.search(path.rpartition(".")[2]))
 
 
 def read_norm(module: nn.Module) -> OldNorm | None:

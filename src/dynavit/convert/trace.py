@@ -58,29 +58,33 @@ def sample_input(model: nn.Module, input_size: Any) -> Tensor | None:
         size = image_size(model, input_size)
         if size is None:
             return None
-        convolution = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
-        channels = convolution.in_channels if convolution is not None else 3
-        shape = (BATCH, channels, *size)
+        shape = (BATCH, *size)
     if like.is_meta:
         return torch.empty(shape, device="meta", dtype=like.dtype)
     return torch.randn(shape, generator=generator).to(like.device, like.dtype)
 
 
-def image_size(model: nn.Module, given: Any = None) -> grids.Grid | None:
+def image_size(model: nn.Module, given: Any = None) -> tuple[int, int, int] | None:
+    """(channels, rows, cols) of an image for the model: as given, or as the model says."""
     config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+    configured = config.get("input_size") if isinstance(config, dict) else None
     candidates = (
         given,
         getattr(getattr(model, "patch_embed", None), "img_size", None),
         getattr(model, "img_size", None),
         getattr(model, "image_size", None),
         getattr(getattr(model, "config", None), "image_size", None),
-        config.get("input_size") if isinstance(config, dict) else None,
+        configured,
     )
+    convolution = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+    channels = convolution.in_channels if convolution is not None else 3
+    if channels > 4 and configured is not None:  # that convolution is not the first to run
+        channels = configured[0]
     for size in candidates:
         if isinstance(size, int) and size > 0:
-            return size, size
+            return channels, size, size
         if isinstance(size, tuple | list) and len(size) in (2, 3) and all(isinstance(n, int) for n in size):
-            return int(size[-2]), int(size[-1])
+            return size[0] if len(size) == 3 else channels, int(size[-2]), int(size[-1])
     return None
 
 
