@@ -154,7 +154,7 @@ def test_every_number_arrives(arch, norm):
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_norms_are_the_released_ones_at_the_released_places(arch, norm):
     if (arch, norm) not in CASES:
-        with pytest.raises(ValueError, match=f"(hold|not those of) .*norm.*{norm}"):
+        with pytest.raises(ValueError, match="(hold|not those of) .*norm.*dtn"):
             dynavit.import_released(meta_state(arch, norm), arch, norm)
         return
     model = dynavit.import_released({n: torch.zeros(s) for n, s in shapes(arch, norm, classes=2).items()}, arch, norm)

@@ -253,17 +253,15 @@ class PyramidVisionTransformer(nn.Module):
         return own | names_without_decay(self)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        if coarse:
-            return {"stem": r"^(?:patch_embed|pos_embed)1", "blocks": r"^(?:patch_embed|pos_embed|block)(\d+)|^cls_token|^norm"}
-        return {
-            "stem": r"^(?:patch_embed|pos_embed)1",
-            "blocks": [
-                (r"^(?:patch_embed|pos_embed)(\d+)", (0,)),
-                (r"^block(\d+)\.(\d+)", None),
-                (r"^cls_token", (STAGES[-1], 0)),
-                (r"^norm", (99999,)),
-            ],
-        }
+        """Layers by depth, for learning rates that fall with it: blocks, or whole stages."""
+        first = () if coarse else (0,)  # what makes a stage's tokens belongs to its first block
+        blocks = [
+            (r"^(?:patch_embed|pos_embed)(\d+)", first),
+            (r"^block(\d+)" if coarse else r"^block(\d+)\.(\d+)", None),
+            (r"^cls_token", (STAGES[-1], *first)),
+            (r"^norm", (99999,)),
+        ]
+        return {"stem": r"^(?:patch_embed|pos_embed)1", "blocks": blocks}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
