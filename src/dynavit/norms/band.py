@@ -36,7 +36,7 @@ def band_moments(x: Tensor, position: Tensor, radius: int, mask: Tensor | None) 
     for start, first_row in ((head, 0), (tail, radius)):
         keys = start[:, None] + torch.arange(2 * radius, device=x.device)  # (b, 2r)
         rows = keys[:, first_row : first_row + radius]
-        exact = _border(split, position, radius, keys, rows, mask)
+        exact = _border(split, position, radius, keys, first_row, mask)
         index = rows[None, :, :, None, None].expand_as(exact)
         out = out.scatter(2, index, exact)
         if seen is not None:
@@ -62,10 +62,12 @@ def _toeplitz(x: Tensor, position: Tensor, radius: int, cut: float) -> Tensor:
     return out.reshape(s, b, tiles * _TILE, h, d)[:, :, :t]
 
 
-def _border(x: Tensor, position: Tensor, radius: int, keys: Tensor, rows: Tensor, mask: Tensor | None) -> Tensor:
-    """Exact rows (s, b, r, h, d): softmax over the sources at `keys` (b, 2r) that are real and within the radius."""
-    offset = (keys[0][None, :] - rows[0][:, None]).double()  # (r, 2r): it does not matter where the slice starts
-    allowed = (offset.abs() <= radius).expand(len(keys), *offset.shape)
+def _border(x: Tensor, position: Tensor, radius: int, keys: Tensor, first_row: int, mask: Tensor | None) -> Tensor:
+    """Exact rows (s, b, r, h, d), from `first_row` of a slice: softmax over its sources, at `keys` (b, 2r), that are real and
+    within the radius."""
+    at = torch.arange(2 * radius, device=x.device, dtype=torch.float64)
+    offset = at[None, :] - at[first_row : first_row + radius, None]  # (r, 2r): it does not matter where the slice starts
+    allowed = (offset.abs() <= radius).expand(keys.shape[0], *offset.shape)
     if mask is not None:
         allowed = allowed & mask.gather(1, keys)[:, None, :]
     kernel = offset_kernel(position[:, 0], position[:, 1], offset, allowed, kernel_cut(x.dtype)).to(x.dtype)  # (b, h, r, 2r)

@@ -92,7 +92,7 @@ def position_moments(
         offset = at[None, :] - at[:, None]
         allowed = (offset.abs() <= (layout.radius or layout.grid[0])) & mask[:, None, :]
         kernel = offset_kernel(position[:, 0], position[:, 1], offset, allowed, kernel_cut(x.dtype)).to(x.dtype)
-        split = both.reshape(2, *x.shape[:2], heads, -1)
+        split = both.unflatten(-1, (heads, x.shape[-1] // heads))
         mean, second = torch.einsum("bhij,sbjhd->sbihd", kernel, split).flatten(-2)
         return mean, second, None
     cut = kernel_cut(x.dtype) if mask is None else MASKED_CUT

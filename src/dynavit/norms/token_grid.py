@@ -14,7 +14,9 @@ def resolve_grid(layer: str, tokens: int, prefix: int, ndim: int, grid: Grid | N
     if grid is None:
         if ndim == 1:
             return (patches,)
-        side = math.isqrt(patches)
+        side = 1
+        while side * side < patches:  # not math.isqrt: torch.compile cannot take it of a size that changes between calls
+            side += 1
         if side * side != patches:
             raise ValueError(
                 f"{layer}: got {tokens} tokens and no grid; without one, a square{extra} is expected. "
