@@ -98,6 +98,15 @@ def test_float32_is_near_float64(way, kernel):
     assert_close(run(norm, x), expect(norm, x, (90,), radius=8 if kernel == "band" else None), 2e-5)
 
 
+@pytest.mark.parametrize("kernel", ["dense", "band"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_empty_batch(way, kernel, masked):
+    norm = sequence_layer(kernel=kernel, radius=4, **way)
+    valid = torch.ones(0, 40, dtype=torch.bool) if masked else None
+    found = run(norm, tokens(1, 40, 9)[:0], mask=valid)
+    assert found["y"].shape == (0, 40, 9) and all(not found[key].any() for key, _ in norm.named_parameters())
+
+
 # --------------------------------------------------------------------------------------- padding on the right
 
 
