@@ -116,6 +116,7 @@ class _Planner:
         self.prefix = static_prefix(model)
         self.is_image = any(isinstance(module, nn.Conv2d | nn.Unfold) for module in model.modules())
         self.checked: dict[Any, str] = {}
+        self.disorder = ""
         blocks = [item.depth for item in found if item.depth is not None]
         self.blocks = max(blocks) + 1 if blocks else 0
         self.last_block_row = max((i for i, item in enumerate(found) if item.depth is not None), default=-1)
@@ -261,35 +262,41 @@ class _Planner:
     def _check_order(self, item: Found, view: _Seen) -> None:
         """Tokens must lie on the grid row by row; the first norm that sees a grid answers for the others that see it."""
         assert self.trace is not None and view.grid is not None
+        if self.disorder:
+            raise _Trouble(self.disorder)
         key = (view.grid, view.prefix, view.layout, self.trace.tensors[item.path].shape)
         if key not in self.checked:
-            self.checked[key] = self._order_trouble(item, view)
+            first = not self.checked
+            self.checked[key] = self._order_trouble(item, view, least=0.1 if first else 0.01)
+            if first and self.checked[key]:
+                self.disorder = self.checked[key]  # what follows is made of the same tokens
         if self.checked[key]:
             raise _Trouble(self.checked[key])
 
-    def _order_trouble(self, item: Found, view: _Seen) -> str:
+    def _order_trouble(self, item: Found, view: _Seen, least: float) -> str:
         assert self.trace is not None and view.grid is not None
         rows, cols = view.grid
         if view.layout == "sequence_first" or math.prod(view.grid) <= 4:
             return ""
         cells = [(rows // 4, 3 * cols // 4), (3 * rows // 4, cols // 4)]
         places = tracing.place_of(self.trace, item.path, view.grid, view.prefix, cells)
+        if not places and self.plan.patch is not None:
+            return "the place of its tokens in the image cannot be measured"
         # In deep layers attention has mixed everything with everything. Only a token that hardly depends on its own place
         # is evidence against the order.
         for cell, (share, place) in zip(cells, places, strict=False):
-            if share < 0.1:
+            if share < least:
                 return (
                     f"its tokens do not lie row by row on the {spelled(view.grid)} grid: "
                     f"the one that should be at {cell} depends on the image at {place}"
                 )
-        if not places and not self.trace.inputs.is_meta and self.plan.patch is not None:
-            return "the place of its tokens in the image cannot be measured"
         return ""
 
     def _default(self, item: Found, calls: list[tracing.Call]) -> tuple[Any, str]:
         if item.site == "linear_bn":
             return "refuse", (
-                "a BatchNorm behind a linear layer, no LayerNorm in front of it; where={'site': 'linear_bn'} swaps it all the same"
+                "a BatchNorm behind a linear layer, no LayerNorm in front of it; "
+                "where={'site': 'linear_bn'} swaps it all the same"
             )
         if self.trace is not None and not calls:
             return "keep", "is never called in a forward pass"

@@ -17,6 +17,7 @@ Site = Literal["attn", "mlp", "other", "linear_bn"]
 Place = Literal["block", "inside", "per head", "embedding", "merging", "outside"]
 
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+EPS_NAMES = ("eps", "variance_epsilon", "epsilon")
 PROJECTIONS = (
     "qkv",
     "q",
@@ -139,9 +140,9 @@ def read_norm(module: nn.Module) -> OldNorm | None:
         kind = "ln"
     elif re.search("rms", name, re.I):
         kind = "rms"
-    eps = next(
-        (float(getattr(module, e)) for e in ("eps", "variance_epsilon", "epsilon") if _number(getattr(module, e, None))), 1e-5
-    )
+    eps = next((float(value) for value in (getattr(module, e, None) for e in EPS_NAMES) if isinstance(value, float)), None)
+    if eps is None:  # torch's RMSNorm means the precision of its numbers
+        eps = torch.finfo((weight if weight is not None else torch.empty(0)).dtype).eps if hasattr(module, "eps") else 1e-5
     first = "2d" in name.lower() or getattr(module, "data_format", "") == "channels_first"
     bias = _first_tensor(module, ("bias", "beta", "b"))
     old = OldNorm(kind, shape[0] if shape else 0, eps, weight, bias, first)
@@ -168,10 +169,6 @@ def static_prefix(model: nn.Module) -> int:
 
 def _first_tensor(module: nn.Module, names: tuple[str, ...]) -> Tensor | None:
     return next((value for value in (getattr(module, name, None) for name in names) if isinstance(value, torch.Tensor)), None)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float)
 
 
 def _locate(item: Found, modules: dict[str, nn.Module], attentions: dict[str, nn.Module]) -> None:

@@ -157,8 +157,7 @@ def _deviation(swapped: nn.Module, trace: tracing.Trace) -> float | None:
     """Largest change of an output on the planning run's input, relative to its largest value."""
     if trace.inputs.is_meta or not trace.outputs:
         return None
-    with tracing.evaluating(swapped):
-        after = tracing.tensors_in(swapped(trace.inputs.detach()))
+    after = tracing.tensors_in(copy.deepcopy(swapped).eval()(trace.inputs.detach()))
     ratios = [
         float((new.double() - old.double()).abs().max() / old.double().abs().max().clamp_min(1e-30))
         for new, old in zip(after, trace.outputs, strict=True)

@@ -5,9 +5,8 @@ pooled vector, how many tokens stand in front of the grid, and whether tokens li
 measured: the gradient of a token with respect to the image must be largest where the token is supposed to lie.
 """
 
+import copy
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +73,9 @@ def image_size(model: nn.Module, given: Any = None) -> tuple[int, int, int] | No
         getattr(model, "img_size", None),
         getattr(model, "image_size", None),
         getattr(getattr(model, "config", None), "image_size", None),
+        next(
+            (module.img_size for module in model.modules() if isinstance(getattr(module, "img_size", None), int | tuple)), None
+        ),
         configured,
     )
     convolution = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
@@ -89,7 +91,11 @@ def image_size(model: nn.Module, given: Any = None) -> tuple[int, int, int] | No
 
 
 def run(model: nn.Module, found: list[Found], x: Tensor) -> Trace:
-    """Run the model once in evaluation mode and look at every norm. Raises what the model raises."""
+    """Run a copy of the model once in evaluation mode and look at every norm. Raises what the model raises.
+
+    A copy, because some models keep things of a forward pass (LeViT its position biases).
+    """
+    model = copy.deepcopy(model).requires_grad_(False)
     trace = Trace({item.path: [] for item in found}, None, None, [], x, {})
     if x.dim() == 4:
         trace.image = (x.shape[2], x.shape[3])
@@ -98,7 +104,6 @@ def run(model: nn.Module, found: list[Found], x: Tensor) -> Trace:
     running: list[tuple[str, int]] = []  # modules being called, with the identity of their input
     last: dict[str, Call] = {}  # the latest norm call of each block, until something else runs there
     blocks = {item.path: item.block for item in found}
-    handles = []
 
     def saw_map(path: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -140,21 +145,19 @@ def run(model: nn.Module, found: list[Found], x: Tensor) -> Trace:
 
     for path, module in model.named_modules():
         if isinstance(module, grids.MAP_MAKERS):
-            handles.append(module.register_forward_hook(saw_map(path)))
+            module.register_forward_hook(saw_map(path))
     for path, module in model.named_modules():
         attention = heads_of(module) is not None and is_attention(module)
         if path and (attention or is_mlp(path, module)):
-            handles.append(module.register_forward_pre_hook(entered(path, "attn" if attention else "mlp")))
-            handles.append(module.register_forward_hook(left, always_call=True))
-    handles += [item.module.register_forward_hook(normalised(item)) for item in found]
-    try:
-        with evaluating(model), torch.set_grad_enabled(not x.is_meta):
-            output = model(x)
-        trace.outputs = [t.detach() for t in tensors_in(output)]
-        trace.inputs = x
-    finally:
-        for handle in handles:
-            handle.remove()
+            module.register_forward_pre_hook(entered(path, "attn" if attention else "mlp"))
+            module.register_forward_hook(left, always_call=True)
+    for item in found:
+        watched = item.path.removesuffix(".bn") if item.site == "linear_bn" else item.path
+        model.get_submodule(watched).register_forward_hook(normalised(item))
+    with torch.set_grad_enabled(not x.is_meta):
+        output = model.eval()(x)
+    trace.outputs = [t.detach() for t in tensors_in(output)]
+    trace.inputs = x
     return trace
 
 
@@ -220,18 +223,6 @@ def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = value.values()
     return [tensor for part in value for tensor in tensors_in(part)] if hasattr(value, "__iter__") else []
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and each module's own mode again afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 @torch.no_grad()
