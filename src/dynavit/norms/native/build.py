@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -31,7 +32,7 @@ def load_native(name: str) -> ctypes.CDLL | None:
     else:
         try:
             return ctypes.CDLL(str(_compiled(name, compiler)))
-        except (OSError, subprocess.SubprocessError) as error:
+        except (OSError, subprocess.SubprocessError, RuntimeError) as error:  # RuntimeError: a user without a home
             detail = getattr(error, "stderr", None) or str(error)
             reason = f"{compiler} could not build {name}.c: {detail.strip()[-800:]}"
     warnings.warn(f"dynavit: the fast CPU kernel is not used, torch does the work: {reason}", RuntimeWarning, stacklevel=2)
@@ -48,7 +49,7 @@ def _compiled(name: str, compiler: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # renamed when whole: two processes may build at once
             fresh = Path(folder) / target.name
-            command = [compiler, *_FLAGS, str(_HERE / f"{name}.c"), "-o", str(fresh), "-lm"]
+            command = [*shlex.split(compiler), *_FLAGS, str(_HERE / f"{name}.c"), "-o", str(fresh), "-lm"]
             try:
                 subprocess.run([*command, "-fopenmp"], check=True, capture_output=True, text=True, timeout=120)
             except subprocess.CalledProcessError:  # Apple's clang has no OpenMP: one thread is still right
