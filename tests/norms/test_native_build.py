@@ -1,0 +1,228 @@
+"""The C kernel is built at first use, kept in a cache, and missed by no one where it cannot be built."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import dynavit.norms.native.build as build
+from dynavit.norms import dtn_op
+from norms.dtn_cases import assert_close, expect, layer, run, tokens
+
+
+@pytest.fixture
+def unloaded(monkeypatch, tmp_path):
+    """As in a new process with an empty cache: nothing is loaded, nothing was warned about."""
+    monkeypatch.setenv("DYNAVIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("DYNAVIT_NATIVE", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    build.load_native.cache_clear()
+    yield tmp_path / "cache"
+    build.load_native.cache_clear()
+
+
+def check_layer() -> list[str]:
+    """A layer gives the right numbers, twice; the warnings on the way."""
+    norm, x = layer(10, 2), tokens(2, 20, 10)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert_close(run(norm, x, grid=(4, 5)), expect(norm, x, (4, 5)), 1e-11)
+    assert all(issubclass(warning.category, RuntimeWarning) for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+# --------------------------------------------------------------------------------------------- where it cannot
+
+
+def test_a_failing_compiler_warns_once_and_torch_does_the_work(unloaded, monkeypatch):
+    """One RuntimeWarning that names the compiler and the file; right numbers; nothing half made stays behind."""
+    monkeypatch.setenv("CC", "false")
+    (message,) = check_layer()
+    assert "torch does the work" in message and "false could not build dtn.c" in message
+    assert not dtn_op.native_kernel_available()
+    assert list(unloaded.iterdir()) == []
+
+
+def test_the_compilers_own_words_are_shown(unloaded, monkeypatch, tmp_path):
+    """What it wrote to stderr is what a user needs."""
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'dtn.c:1: no such instruction' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    with pytest.warns(RuntimeWarning, match="dtn.c:1: no such instruction"):
+        assert build.load_native("dtn") is None
+
+
+def test_no_compiler_at_all(unloaded, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.warns(RuntimeWarning, match=r"no C compiler \(gcc, cc or clang\) was found"):
+        assert build.load_native("dtn") is None
+
+
+def test_a_compiler_that_does_not_exist(unloaded, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.warns(RuntimeWarning, match="no-such-compiler could not build"):
+        assert build.load_native("dtn") is None
+
+
+def test_a_cache_that_cannot_be_written(unloaded, monkeypatch):
+    """A file in the place of the folder."""
+    unloaded.write_text("")
+    with pytest.warns(RuntimeWarning, match="could not build"):
+        assert build.load_native("dtn") is None
+
+
+def test_a_user_without_a_home(unloaded, monkeypatch):
+    """Containers run under numbers that no one gave a home; that is no reason to fail."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("DYNAVIT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(build.Path, "home", homeless)
+    with pytest.warns(RuntimeWarning, match="home directory"):
+        assert build.load_native("dtn") is None
+
+
+def test_a_damaged_library_is_refused_not_run(unloaded, monkeypatch):
+    """What lies in the cache but is no library: a warning, and torch does the work."""
+    monkeypatch.setattr(build, "_compiled", lambda name, compiler: unloaded / "damaged.so")
+    unloaded.mkdir()
+    (unloaded / "damaged.so").write_text("not a library")
+    (message,) = check_layer()
+    assert "damaged.so" in message
+
+
+def test_switched_off(unloaded, monkeypatch):
+    """DYNAVIT_NATIVE=0: no compiler is called, no warning is given, the numbers are the same."""
+    monkeypatch.setenv("DYNAVIT_NATIVE", "0")
+    monkeypatch.setattr(build, "_compiled", lambda *_: pytest.fail("nothing may be compiled"))
+    assert check_layer() == []
+    assert not dtn_op.native_kernel_available()
+    assert not unloaded.exists()
+
+
+def test_cache_folder(monkeypatch, tmp_path):
+    """DYNAVIT_CACHE, else the user's cache."""
+    monkeypatch.setenv("DYNAVIT_CACHE", str(tmp_path))
+    assert build._cache_folder() == tmp_path
+    monkeypatch.delenv("DYNAVIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert build._cache_folder() == tmp_path / "xdg" / "dynavit"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert build._cache_folder() == tmp_path / "home" / ".cache" / "dynavit"
+
+
+def test_the_name_depends_on_everything_that_matters(unloaded, monkeypatch):
+    """Source, flags, compiler and processor: a library is never used for another."""
+    calls = []
+
+    def pretend(command, **_):
+        calls.append(command)
+        Path(command[command.index("-o") + 1]).write_text("library")
+
+    monkeypatch.setattr(build.subprocess, "run", pretend)
+    first = build._compiled("dtn", "gcc")
+    assert build._compiled("dtn", "gcc") == first and len(calls) == 1, "the second time it is there"
+    names = {first}
+    names.add(build._compiled("dtn", "clang"))
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_FLAGS", ["-O2"])
+        names.add(build._compiled("dtn", "gcc"))
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_processor", lambda: "flags: none")
+        names.add(build._compiled("dtn", "gcc"))
+    with monkeypatch.context() as patch:
+        plain = Path.read_text
+        patch.setattr(Path, "read_text", lambda path: plain(path) + ("/* */" if path.suffix == ".h" else ""))
+        names.add(build._compiled("dtn", "gcc"))
+    assert len(names) == len(calls) == 5
+    assert set(unloaded.iterdir()) == names, "libraries and nothing else"
+
+
+def test_a_compiler_with_arguments_and_one_without_openmp(unloaded, monkeypatch):
+    """CC="ccache gcc" is two words; where -fopenmp fails the library is built without."""
+    calls = []
+
+    def pretend(command, **_):
+        calls.append(command)
+        if "-fopenmp" in command:
+            raise subprocess.CalledProcessError(1, command, stderr="unsupported option '-fopenmp'")
+        Path(command[command.index("-o") + 1]).write_text("library")
+
+    monkeypatch.setattr(build.subprocess, "run", pretend)
+    assert build._compiled("dtn", "ccache gcc").exists()
+    assert [command[:2] for command in calls] == [["ccache", "gcc"]] * 2
+    assert ["-fopenmp" in command for command in calls] == [True, False]
+
+
+# ------------------------------------------------------------------------------------------------- where it can
+
+
+@pytest.mark.slow
+def test_builds_once_and_leaves_no_temporary_files(unloaded):
+    """The first use compiles into the cache; a later process finds the library."""
+    assert check_layer() == [] and dtn_op.native_kernel_available()
+    (library,) = unloaded.iterdir()
+    made = library.stat().st_mtime_ns
+    build.load_native.cache_clear()
+    assert check_layer() == [] and dtn_op.native_kernel_available()
+    assert [*unloaded.iterdir()] == [library] and library.stat().st_mtime_ns == made
+
+
+@pytest.mark.slow
+def test_without_openmp_the_numbers_are_the_same(unloaded, monkeypatch, tmp_path):
+    """A compiler that knows no -fopenmp gives a library of one thread, whatever number is asked for."""
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\nfor word; do [ "$word" = -fopenmp ] && exit 1; done\nexec gcc "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert check_layer() == [] and dtn_op.native_kernel_available()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_other_vector_widths(unloaded, monkeypatch):
+    """The same source for processors with shorter vectors, here as far as this one can run them."""
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    for level, needs in (("x86-64", "sse2"), ("x86-64-v3", "avx2")):
+        if needs not in flags:
+            continue
+        build.load_native.cache_clear()
+        monkeypatch.setattr(build, "_FLAGS", [f"-march={level}" if f.startswith("-march") else f for f in build._FLAGS])
+        assert check_layer() == [] and dtn_op.native_kernel_available()
+        norm, x = layer(35, 5, dtype=torch.float32), tokens(2, 77, 35, dtype=torch.float32)
+        assert_close(run(norm, x, grid=(7, 11)), expect(norm, x, (7, 11)), 2e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_at_once(tmp_path):
+    """Both build, both load what they find, one library stays."""
+    script = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("build", {build.__file__!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+assert module.load_native("dtn").dtn_forward_f32
+"""
+    environment = {**os.environ, "DYNAVIT_CACHE": str(tmp_path)}
+    environment.pop("DYNAVIT_NATIVE", None)
+    running = [
+        subprocess.Popen([sys.executable, "-W", "error", "-c", script], env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in running:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
