@@ -83,6 +83,8 @@ class DynamicTokenNorm(Norm):
                 raise ValueError(
                     f"DynamicTokenNorm: {name} is a weight between 0 (inter-token) and 1 (intra-token); got {value}"
                 )
+        if num_prefix_tokens < 0:
+            raise ValueError(f"{type(self).__name__}: num_prefix_tokens counts tokens, at least 0; got {num_prefix_tokens}")
         if radius is not None and radius < 1:
             raise ValueError(f"DynamicTokenNorm: radius counts tokens on each side, at least 1; got {radius}")
         self.num_prefix_tokens, self.ndim, self.init, self.offsets = num_prefix_tokens, ndim, init, offsets

@@ -29,6 +29,8 @@ def resolve_grid(layer: str, tokens: int, prefix: int, ndim: int, grid: Grid | N
             f"{layer}: got grid={grid}, but the layer has ndim={ndim}; "
             f"pass {'grid=(length,)' if ndim == 1 else 'grid=(rows, cols)'} or build it with ndim={len(grid)}"
         )
+    if any(n < 1 for n in grid):
+        raise ValueError(f"{layer}: got grid={grid}; each side counts tokens, at least 1")
     if math.prod(grid) != patches:
         raise ValueError(
             f"{layer}: got {tokens} tokens, but grid {'x'.join(map(str, grid))}{extra} "
