@@ -133,6 +133,33 @@ def test_padding_of_any_length_is_exact(way, kernel):
         assert error(found["y"][sample : sample + 1, :count], alone) <= EXACT
 
 
+@pytest.mark.parametrize("kernel", ["dense", "band"])
+def test_samples_of_padding_only(way, kernel):
+    """Nothing real: output 0, gradient 0, and the other samples do not notice."""
+    norm = sequence_layer(EVERY_KIND, 18, 9, kernel=kernel, radius=RADIUS, num_prefix_tokens=1, **way)
+    x, valid = tokens(4, 41, 18), padded(4, 41, [0, 1, 20, 41])  # the second has a class token and nothing else
+    found, others = run(norm, x, mask=valid), expect(norm, x[2:], (40,), valid[2:], RADIUS if kernel == "band" else None)
+    assert finite(found)
+    assert not found["y"][0].any() and not found["x"][0].any() and not found["y"][1, 1:].any()
+    torch.testing.assert_close(found["y"][1, 0], nn.functional.layer_norm(x[1, 0], (18,), norm.weight, norm.bias).detach())
+    assert error(found["y"][2:], others["y"]) <= EXACT
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_of_the_c_kernel_with_padding(threads):
+    """Every sample has kernels of its own length, shared out among the threads."""
+    norm = sequence_layer(EVERY_KIND, 18, 9, kernel="band", radius=RADIUS)
+    x, valid = tokens(len(LENGTHS), 100, 18), padded(len(LENGTHS), 100, LENGTHS)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found, again = run(norm, x, mask=valid), run(norm, x, mask=valid)
+    finally:
+        torch.set_num_threads(before)
+    assert_close(found, expect(norm, x, (100,), valid, RADIUS), EXACT)
+    assert_close(again, found, 0.0)
+
+
 @pytest.mark.parametrize("total", [15, 16, 17, 31])
 def test_padding_on_sequences_about_as_long_as_the_band(way, total):
     """Where the two border slices touch or overlap."""
