@@ -212,16 +212,16 @@ def test_196_tokens_on_another_grid_are_another_image():
 
 
 def test_positions_of_a_smooth_map_are_resized_smoothly():
-    rows, cols = torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="ij")
-    ramp = torch.stack([rows, cols], -1).reshape(1, 64, 2)
+    rows, cols = torch.meshgrid(torch.arange(8.0), torch.arange(12.0), indexing="ij")
+    ramp = torch.stack([rows, cols], -1).reshape(1, 96, 2)
     prefix = torch.tensor([[[100.0, 200.0]]])
-    resized = resize_positions(torch.cat([prefix, ramp], 1), (8, 8), (16, 24), prefix=1)
+    resized = resize_positions(torch.cat([prefix, ramp], 1), (8, 12), (16, 18), prefix=1)
     torch.testing.assert_close(resized[:, :1], prefix)
-    image = resized[0, 1:].unflatten(0, (16, 24))
-    inner = image[4:-4, 6:-6]
+    image = resized[0, 1:].unflatten(0, (16, 18))
+    inner = image[4:-4, 3:-3]
     torch.testing.assert_close(inner[1:, :, 0] - inner[:-1, :, 0], torch.full((7, 12), 0.5))  # a slope of 8 / 16
-    torch.testing.assert_close(inner[:, 1:, 1] - inner[:, :-1, 1], torch.full((8, 11), 8 / 24))
-    assert resize_positions(ramp, (8, 8), (8, 8)) is ramp
+    torch.testing.assert_close(inner[:, 1:, 1] - inner[:, :-1, 1], torch.full((8, 11), 12 / 18))
+    assert resize_positions(ramp, (8, 12), (8, 12)) is ramp
 
 
 @pytest.mark.parametrize("norm", ["ln", "dtn", "in"])

@@ -64,7 +64,7 @@ def register_timm_names(names: dict[str, str]) -> None:
 
 
 def create_model(
-    name: str, norm: str | None = None, *, norm_options: dict[str, Any] | None = None, **options: Any
+    name: str, norm: str | None = None, *, norm_options: dict[str, Any] | None = None, where: Any = None, **options: Any
 ) -> nn.Module:
     """Build a model by its name: one of ours, or any model of timm.
 
@@ -73,10 +73,11 @@ def create_model(
         norm: a name of `list_norms`. None leaves what the model comes with (ours: LayerNorm). In a timm model the norms are
             replaced by `swap_norms`: by fresh ones, or near the trained ones if `pretrained=True` is among the options.
         norm_options: options of that norm.
+        where: which norms of a timm model, as in `swap_norms`. Our models say it with `norm_blocks` and the like.
         options: what the model takes: num_classes, img_size, drop_path_rate, ...
     """
     if name in _MODELS:
-        given = {"norm": norm, "norm_options": norm_options}
+        given = {"norm": norm, "norm_options": norm_options, "where": where}
         return _MODELS[name](**{key: value for key, value in given.items() if value is not None}, **options)
     ensure_torchvision()
     import timm
@@ -84,15 +85,17 @@ def create_model(
     if not name.startswith(_SOURCES) and not timm.is_model(name):
         close = _closest(name, timm.list_models())
         raise nearest_match_error("model", name, [*list_models(), *close])
-    if norm is None and norm_options is not None:
-        raise ValueError(f"{name}: norm_options={norm_options} were given without a norm they could belong to")
+    if norm is None and (norm_options, where) != (None, None):
+        raise ValueError(
+            f"{name}: norm_options={norm_options} and where={where} were given without a norm they could belong to"
+        )
     model: nn.Module = timm.create_model(name, **options)
     if norm is None:
         return model
     from ..convert import swap_norms
 
     start = "near" if options.get("pretrained") else "fresh"
-    return swap_norms(model, norm, start=start, norm_options=norm_options, inplace=True)
+    return swap_norms(model, norm, where=where, start=start, norm_options=norm_options, inplace=True)
 
 
 def list_models(pattern: str = "*") -> list[str]:

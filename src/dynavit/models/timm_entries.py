@@ -1,4 +1,8 @@
-"""Models of timm that are tested with our norms. `create_model` takes every other name of timm too, unlisted."""
+"""Models of timm that are tested with our norms. `create_model` takes every other name of timm too, unlisted.
+
+LeViT has no LayerNorm to replace: each linear is followed by a BatchNorm that disappears into it at inference. Putting a token
+norm there is possible, `create_model("levit_128s", "dtn", where={"site": "linear_bn"})`, and gives that folding up.
+"""
 
 from .registry import register_timm_names
 
@@ -16,7 +20,7 @@ TIMM_NAMES = {
     "swin_small_patch4_window7_224": "Swin-S",
     "pvt_v2_b0": "PVTv2-B0, the smallest",
     "pvt_v2_b3": "PVTv2-B3",
-    "levit_128s": "LeViT-128S; BatchNorm inside its linears and no LayerNorm",
+    "levit_128s": "LeViT-128S; BatchNorm behind its linears, no LayerNorm",
     "convit_tiny": "ConViT-T, gated positional attention",
     "convit_small": "ConViT-S",
 }
