@@ -4,7 +4,7 @@ Tokens have forgotten where they lay: 196 of them may be 14x14 or 7x28. The mode
 that turned the image into feature maps. So hooks on these modules write down the size of each map, and a norm that
 receives T tokens takes the map of T cells.
 
-* **Forward.** What was written down belongs to one call of the model, in one thread (a context variable). Nothing is kept
+* **Forward.** What was written down belongs to one call of the model, in one thread. Nothing is kept
   on modules, so replicas in threads do not meet. The first convolution starts a new page, also when `forward_features`
   is called instead of the model.
 * **Recomputation** (activation checkpointing) runs parts of the model inside a backward pass, when that page is gone, perhaps
@@ -15,9 +15,9 @@ receives T tokens takes the map of T cells.
 """
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,14 @@ def halvings(grid: Grid) -> Iterator[Grid]:
         yield down
 
 
-_pages: ContextVar[tuple[Page, ...]] = ContextVar("dynavit_pages", default=())
+class _Thread(threading.local):
+    """The pages of a thread's running calls, the innermost last. (torch.compile can read this, and no context variable.)"""
+
+    def __init__(self) -> None:  # called in each thread
+        self.pages: tuple[Page, ...] = ()
+
+
+_here = _Thread()
 
 
 @contextmanager
@@ -80,12 +87,12 @@ def token_grid(rows: int, cols: int) -> Iterator[None]:
 
     For parts of a model that are called by themselves: `with token_grid(7, 28): model.blocks(tokens)`.
     """
-    before = _pages.get()
-    _pages.set((*before, Page(_task(), owner=token_grid, given=(rows, cols))))
+    before = _here.pages
+    _here.pages = (*before, Page(_task(), owner=token_grid, given=(rows, cols)))
     try:
         yield
     finally:
-        _pages.set(before)
+        _here.pages = before
 
 
 class Carrier:
@@ -145,7 +152,7 @@ class ModelHook:
             rows, cols = self.carrier.patch
             if image is not None and image.shape[2] % rows == 0 and image.shape[3] % cols == 0:
                 page.maps.append((image.shape[2] // rows, image.shape[3] // cols))
-        _pages.set((*_pages.get(), page))
+        _here.pages = (*_here.pages, page)
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
         _close(module)
@@ -167,7 +174,7 @@ class MapHook:
         page = _current(task)
         if page is None or (self.first and page.owner is None):
             page = Page(task)
-            _pages.set((*(p for p in _pages.get() if p.owner is not None), page))
+            _here.pages = (*(p for p in _here.pages if p.owner is not None), page)
         elif self.first and page.given is None and self.carrier.patch is None:
             page.maps.clear()
             page.inner.clear()
@@ -189,7 +196,7 @@ class ScopeHook:
         if task != FORWARD:
             grid = self.carrier.bound_to(x)
             if grid is not None:
-                _pages.set((*_pages.get(), Page(task, owner=module, given=grid)))
+                _here.pages = (*_here.pages, Page(task, owner=module, given=grid))
             return
         page = _current(task)
         for prefix in self.prefixes:
@@ -253,18 +260,19 @@ def _task() -> int:
 
 def _current(task: int) -> Page | None:
     """The innermost page of this backward pass, or of the forward pass."""
-    for page in reversed(_pages.get()):
-        if page.task == task:
-            return page
+    pages = _here.pages
+    for index in range(len(pages) - 1, -1, -1):
+        if pages[index].task == task:
+            return pages[index]
     return None
 
 
 def _close(module: nn.Module) -> Page | None:
     """Forget the page of this module and everything opened after it."""
-    pages = _pages.get()
+    pages = _here.pages
     for index in range(len(pages) - 1, -1, -1):
         if pages[index].owner is module:
-            _pages.set(pages[:index])
+            _here.pages = pages[:index]
             return pages[index]
     return None
 

@@ -163,6 +163,8 @@ class _Planner:
             item.place = "block"
         elif item.place == "block" and item.site == "other" and calls[0].next in ("attn", "mlp"):
             item.site = "attn" if calls[0].next == "attn" else "mlp"
+        elif item.place == "block" and item.site == "mlp" and calls[0].next == "norm":
+            item.site = "other"  # named like the MLP's, but another norm runs before the MLP does
 
     def _check_old(self, item: Found, calls: list[tracing.Call]) -> None:
         if item.old.trouble:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .grid import Carrier, MissingGridError, spelled
@@ -44,8 +45,9 @@ class SiteHook:
                 + (f" (grids seen so far: {seen})" if seen else "")
                 + ". Call the model on images, or give the grid: `with dynavit.convert.token_grid(rows, cols):`"
             )
-        self.carrier.seen.setdefault(x.shape[1] - self.prefix, set()).add(grid)
-        self.carrier.bind(x, grid)
+        if not torch.compiler.is_compiling():
+            self.carrier.seen.setdefault(x.shape[1] - self.prefix, set()).add(grid)
+            self.carrier.bind(x, grid)
         return grid
 
 
