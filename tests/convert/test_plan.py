@@ -25,6 +25,8 @@ COUNTS = [
     ("levit_128s", {}, 224, (0, 0, 20), set(), set(), set()),
     # not on anyone's list
     ("cait_xxs24_224", {"img_size": 64, "depth": 2}, None, (6, 1, 2), {0, 1}, {4}, {"tokens"}),
+    ("vit_small_patch16_18x2_224", {"img_size": 64, "depth": 2}, None, (8, 1, 0), {1}, {6}, {"tokens"}),  # parallel branches
+    ("coatnet_pico_rw_224", {}, None, (14, 1, 0), {0}, {4, 8, 16}, {"channels_first"}),
     ("test_convnext", {}, 64, (0, 13, 1), set(), set(), set()),
     ("test_mambaout", {}, 64, (0, 10, 1), set(), set(), set()),
     ("mixer_s32_224", {"img_size": 64}, None, (0, 17, 0), set(), set(), set()),

@@ -293,6 +293,9 @@ def test_token_wise_norms_in_a_language_model():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # dynamo looks at outputs of hooked modules
 def test_compiled():
     """In one graph, grid included; a new resolution is a new graph."""
     model = scattered(swap_norms(small_vit(), "dtn", start="fresh"))

@@ -120,6 +120,7 @@ class _Planner:
         blocks = [item.depth for item in found if item.depth is not None]
         self.blocks = max(blocks) + 1 if blocks else 0
         self.last_block_row = max((i for i, item in enumerate(found) if item.depth is not None), default=-1)
+        self.first_block_row = min((i for i, item in enumerate(found) if item.depth is not None), default=0)
         self.position = {item.path: i for i, item in enumerate(found)}
 
     def row(self, item: Found) -> tuple[SwapRow, bool]:
@@ -319,6 +320,8 @@ class _Planner:
             return "keep", "no attention found in the model, so no heads"
         if self.position[item.path] > self.last_block_row:
             return "keep", "behind the last block: it prepares the class token or the average for the classifier"
+        if self.position[item.path] < self.first_block_row:
+            return "keep", "in front of the first block"
         return "keep", "between stages, outside the blocks"
 
     def _heads(self, item: Found) -> tuple[int, str, bool]:

@@ -35,7 +35,7 @@ PROJECTIONS = (
 )
 
 _ATTENTION = re.compile(r"attn|attention|gpsa|xca|mhsa", re.I)
-_MLP = re.compile(r"mlp|feed_?forward|ffn|^ff$|swiglu", re.I)
+_MLP = re.compile(r"mlp(?!s)|feed_?forward|ffn(?!s)|^ff$|swiglu", re.I)
 _LAYER_NORM = re.compile(r"(layer|rms)_?norm|^ln$", re.I)
 _BEFORE_ATTENTION = re.compile(
     r"^(norm_?1|ln_?1|layer_?norm_?1|norm1_attn|layernorm_before|attention_norm|attn_norm|norm_attn|norm_attention|input_layernorm)$"
