@@ -197,6 +197,15 @@ def test_recomputation_that_cannot_be_told_apart_raises():
             y.backward()
 
 
+def test_recomputation_does_not_read_what_a_later_image_has_left():
+    model = swapped(how="not reentrant")
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t.clone()):
+        y = model.forward_features(image((4, 9))).sum()
+        model.forward_features(image((9, 4)))
+        with pytest.raises(MissingGridError, match="4x9 or 9x4"):
+            y.backward()
+
+
 def test_forward_features_without_the_model():
     model = swapped()
     for grid in ((4, 9), (9, 4)):
