@@ -1,6 +1,6 @@
 """Draws positional_kernels.png: where each head of DTN looks before training (the paper's Fig. 7).
 
-    python docs/norms/draw_positional_kernels.py
+python docs/norms/draw_positional_kernels.py
 """
 
 from pathlib import Path
@@ -42,7 +42,8 @@ def main() -> None:
     figure.text(
         0.5,
         0.015,
-        "White frame: the token itself. Cross: the largest weight (several where they tie). Brighter is larger; one scale for all, 0 to 0.35.",
+        "White frame: the token itself. Cross: the largest weight (several where they tie). "
+        "Brighter is larger; one scale for all, 0 to 0.35.",
         ha="center",
         fontsize=9,
     )
