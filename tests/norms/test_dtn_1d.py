@@ -231,6 +231,19 @@ def test_holes_with_any_kernel_in_short_sequences(way):
     assert_close(run(norm, x, mask=valid), expect(norm, x, (60,), valid), EXACT)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, EXACT), (torch.float32, 2e-5)], ids=["double", "single"])
+def test_a_hole_where_the_weights_are(way, dtype, tolerance):
+    """Rows before the hole see less and less of what is real, down to e^-49 = 5e-22: still the softmax over it."""
+    norm = sequence_layer([[-1.0, 14.0]], 4, 1, kernel="band", radius=RADIUS, dtype=dtype, **way)
+    x, valid = tokens(2, 100, 4, dtype=dtype), torch.ones(2, 100, dtype=torch.bool)
+    valid[:, 30:60] = False
+    found, expected = run(norm, x, mask=valid), expect(norm, x, (100,), valid, RADIUS)
+    # Almost all the weight of these rows lies on padding, where its gradient is a difference of equal numbers times d²:
+    # in single precision that costs `position` one digit more than anything else.
+    assert error(found.pop("position"), expected.pop("position")) <= 10 * tolerance
+    assert_close(found, expected, tolerance)
+
+
 def test_holes_with_any_kernel_in_a_band(way):
     """Rows whose weight on real tokens is above 1e-15 are exact; rows that have lost sight of all of them (below 1e-30) take
     LayerNorm's statistics; nothing is NaN."""

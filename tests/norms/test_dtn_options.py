@@ -151,6 +151,18 @@ def test_masks_of_rectangles_equal_smaller_grids(way):
     torch.testing.assert_close(y[1], norm(x[1:])[0], rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, EXACT), (torch.float32, 2e-5)], ids=["double", "single"])
+def test_rows_that_see_little_of_what_is_real(way, dtype, tolerance):
+    """Weights that matter nowhere else do where all larger ones lie on padding: from mass 1 down to e^-49 = 5e-22."""
+    norm, x = layer(6, 1, dtype=dtype, **way), tokens(2, 48, 6, dtype=dtype)
+    with torch.no_grad():
+        norm.position.copy_(torch.tensor([[-1.0, 14.0, 0.0]]))  # seven columns to the right
+    valid = torch.zeros(2, 2, 24, dtype=torch.bool)
+    valid[:, :, :10] = True
+    valid = valid.flatten(1)
+    assert_close(run(norm, x, grid=(2, 24), mask=valid), expect(norm, x, (2, 24), valid), tolerance)
+
+
 def test_a_row_that_sees_no_real_token_takes_layer_norm(way):
     """Far offsets and padding: where the ratio P(m x) / P(m) is 0/0, intra-token statistics; finite gradients everywhere."""
     norm, x = layer(6, 1, **way), tokens(2, 48, 6)
