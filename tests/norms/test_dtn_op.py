@@ -1,6 +1,7 @@
 """DTN's C kernel as torch sees it: one operator that compiles, counts and exports."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -312,3 +313,19 @@ def test_training_moves_every_parameter(way):
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     assert all(not torch.equal(before[key], value) for key, value in norm.state_dict().items())
+
+
+def test_calls_from_several_python_threads():
+    """The C kernel runs without Python's lock; calls at the same time do not share scratch memory."""
+    norm = layer(48, 4, dtype=torch.float32)
+    inputs = [tokens(3, side**2, 48, seed=side, dtype=torch.float32) for side in (7, 9, 11, 14)] * 4
+    with torch.no_grad():
+        alone = [norm(x) for x in inputs]
+
+    def call(x: Tensor) -> Tensor:
+        with torch.no_grad():  # grad mode belongs to a thread
+            return norm(x)
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(call, inputs))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
