@@ -62,7 +62,7 @@ def _lengths(mask: Tensor, layout: Layout) -> Tensor | None:
 
     This looks at the mask's values, which costs nothing on a CPU, the only place where it is asked.
     """
-    if len(layout.grid) != 1 or torch.compiler.is_compiling():
+    if len(layout.grid) != 1 or torch.compiler.is_compiling() or type(mask) is not Tensor:  # a fake tensor has no values
         return None
     patches = mask[:, layout.prefix :]
     plain = bool(mask[:, : layout.prefix].all()) and not bool((patches[:, 1:] & ~patches[:, :-1]).any())

@@ -30,7 +30,8 @@ static Band band_make(double a2, double a1, int n, int radius, double cut) {
         double scale = safe ? exp(highest - top) : 0;
         int low = to + 1, high = from - 1; /* first and last offset whose weight matters */
         for (int d = from; d <= to; d++) {
-            double weight = safe ? table[d + radius] * scale : exp((a2 * d + a1) * d - top);
+            double below = (a2 * d + a1) * d - top; /* rounding may put it above 0 where scores are huge */
+            double weight = safe ? table[d + radius] * scale : exp(below > 0 ? 0 : below);
             if (weight < cut) weight = 0; /* relative to the row's own maximum, which has weight 1 */
             p[d - from] = weight;
             sum += weight;
