@@ -34,7 +34,9 @@ COUNTS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "size", "counts", "prefixes", "heads", "layouts"), COUNTS, ids=lambda v: str(v)[:30]
+    ("name", "options", "size", "counts", "prefixes", "heads", "layouts"),
+    COUNTS,
+    ids=lambda v: str(sorted(v) if isinstance(v, set) else v)[:30],
 )
 def test_counts(name, options, size, counts, prefixes, heads, layouts):
     model = timm_model(name, **options)

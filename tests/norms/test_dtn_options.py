@@ -110,7 +110,7 @@ def test_only_the_variance_is_mixed(way):
         ({"average": "window"}, {"position"}),
         ({"affine": False}, {"weight", "bias"}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)),
 )
 def test_what_is_fixed_is_no_parameter(options, absent):
     """The state dict holds exactly what is learned: 2C + 5H numbers with everything."""

@@ -26,12 +26,12 @@ static Band band_make(double a2, double a1, int n, int radius, double cut) {
         }
         known_from = from, known_to = to;
         double top = -INFINITY, sum = 0;
-        for (int d = from; d <= to; d++) top = fmax(top, (a2 * d + a1) * d);
+        for (int d = from; d <= to; d++) top = fmax(top, p[d - from] = (a2 * d + a1) * d);
         double scale = safe ? exp(highest - top) : 0;
         int low = to + 1, high = from - 1; /* first and last offset whose weight matters */
         for (int d = from; d <= to; d++) {
-            double below = (a2 * d + a1) * d - top; /* rounding may put it above 0 where scores are huge */
-            double weight = safe ? table[d + radius] * scale : exp(below > 0 ? 0 : below);
+            /* The stored score, not the expression again: fused arithmetic could give it another rounding than `top`. */
+            double weight = safe ? table[d + radius] * scale : exp(p[d - from] - top);
             if (weight < cut) weight = 0; /* relative to the row's own maximum, which has weight 1 */
             p[d - from] = weight;
             sum += weight;
