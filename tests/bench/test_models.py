@@ -31,6 +31,17 @@ def test_steps_are_measured_against_ln(monkeypatch, tmp_path):
     assert len(json.loads(out.read_text())["steps"]) == 3
 
 
+def test_peak_memory_grows_with_the_batch():
+    """Measured in a process of its own, which does not inherit what this one has used."""
+    import torch
+
+    held = torch.ones(50_000_000)  # 200 MB here must not show there
+    small, large = (bench._peak_megabytes("test_vit", "ln", batch, 32) for batch in (1, 256))
+    assert held.sum() > 0
+    if small is not None and large is not None:
+        assert 0 < small < large < 400
+
+
 def test_unknown_model():
     with pytest.raises(UnknownNameError, match="unknown model of this benchmark 'vit_smal'. Did you mean 'vit_small'"):
         bench.run_model_bench(models=["vit_smal"])

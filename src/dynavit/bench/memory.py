@@ -1,6 +1,7 @@
-"""What a forward pass keeps in memory for the backward pass."""
+"""What a forward pass keeps in memory for the backward pass, and what a process has used at most."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -21,3 +22,15 @@ def saved_bytes(call: Callable[[], Tensor], module: nn.Module) -> int:
         result = call()  # alive until counted: a freed address could be given out again
     del result
     return sum(kept.values())
+
+
+def peak_resident_megabytes() -> float | None:
+    """The most memory this process has held, or None on systems without /proc.
+
+    Not `getrusage`: on Linux a child inherits its parent's maximum there.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), None)

@@ -16,6 +16,7 @@ from ..common.registry import nearest_match_error
 from ..norms.dtn_op import native_kernel_available
 from .flops import count_macs
 from .machine import describe_machine
+from .memory import peak_resident_megabytes
 from .timing import time_interleaved
 
 
@@ -202,7 +203,7 @@ def _measure_steps(name: str, repeats: int, batch: int, img_size: int, tell: Cal
             1e3 * timings[arm].median,
             timings[arm].ratio(timings["ln"]),
             peaks[arm],
-            peaks[arm] / peaks["ln"],
+            _over(peaks[arm], peaks["ln"]),
         )
         for arm in arms
     ]
@@ -221,21 +222,28 @@ def _measure_twins(repeats: int, batch: int, img_size: int) -> list[StepRow]:
     return [StepRow(name, "ln", 1e3 * timing.median, timing.ratio(base), None, None) for name, timing in timings.items()]
 
 
-def _peak_megabytes(name: str, arm: str, batch: int, img_size: int) -> float:
-    """How much the resident memory of a fresh process grows at most in two training steps, model and optimiser included."""
+def _peak_megabytes(name: str, arm: str, batch: int, img_size: int) -> float | None:
+    """How much a fresh process grows at most in two training steps, model and optimiser included; None where unknown."""
     code = (
-        "import resource, sys, torch, dynavit.models\n"
+        "import sys, torch, dynavit.models\n"
+        "from dynavit.bench.memory import peak_resident_megabytes as peak\n"
         "from dynavit.bench.models import training_arm\n"
         "name, arm, batch, size, threads = sys.argv[1:]\n"
         "torch.set_num_threads(int(threads))\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak()\n"
         "step = training_arm(name, arm, int(batch), int(size))\n"
         "step(); step()\n"
-        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)\n"
+        "print(peak() - before)\n"
     )
+    if peak_resident_megabytes() is None:
+        return None
     arguments = [name, arm, str(batch), str(img_size), str(torch.get_num_threads())]
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
+
+
+def _over(value: float | None, other: float | None) -> float | None:
+    return value / other if value is not None and other else None
 
 
 def _parameters(model: nn.Module) -> int:
