@@ -305,7 +305,7 @@ typedef struct {
     long start;                 /* where the tile begins in x */
 } NAME(Tile);
 
-#define CACHE_BYTES 1500000 /* what a tile and its scratch may take of the second-level cache */
+#define CACHE_BYTES 2000000 /* what a tile and its scratch may take of the second-level cache */
 #define SCRATCH 5           /* tensors of one block that are kept beside the tile's own */
 
 static int NAME(blocks_per_tile)(const Problem *p, int kept) {
