@@ -35,10 +35,10 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 
 quickstart: $(VENV)/.installed
-	$(BIN)/dynavit bench norms --out runs/quickstart/norms.json
+	$(BIN)/dynavit bench norms --repeats 8 --out runs/quickstart/norms.json
 
 bench: $(VENV)/.installed
-	$(BIN)/dynavit bench norms --repeats 100 --out runs/bench/norms.json
+	$(BIN)/dynavit bench norms --repeats 40 --out runs/bench/norms.json
 
 # The extras are those the tests use. An existing environment is kept and brought up to date.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -41,7 +41,7 @@ Examples:
   dynavit convert --model swin_tiny_patch4_window7_224 --norm dtn     what a swap of norms does to each of them
   dynavit bench norms                         time and memory against nn.LayerNorm, as tables
   dynavit bench norms --norms ln,dtn --shapes A --no-sweep
-  dynavit bench norms --repeats 100 --out runs/bench/norms.json
+  dynavit bench norms --repeats 40 --out runs/bench/norms.json
   dynavit bench models --no-steps             parameters and multiply-adds beside the paper's
   dynavit bench norms --print_config > bench.yaml     write the options down, edit them, and use them:
   dynavit bench norms --config bench.yaml --repeats 5
