@@ -94,7 +94,7 @@ def create_model(
         return model
     from ..convert import swap_norms
 
-    start = "near" if options.get("pretrained") else "fresh"
+    start = None if options.get("pretrained") else "fresh"  # None: as near to the trained norms as the new one can be
     return swap_norms(model, norm, where=where, start=start, norm_options=norm_options, inplace=True)
 
 
