@@ -14,5 +14,12 @@ def load_released(path: str | PathLike[str], arch: str | None = None, norm: str 
 
     The file is read as weights only: a checkpoint that holds code or other objects is refused.
     """
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # torch raises whatever its unpickler trips over
+        raise ValueError(
+            f"{path}: not a checkpoint that torch can read as weights only ({type(error).__name__}: {error})"
+        ) from error
     return import_released(checkpoint, arch, norm, **options)

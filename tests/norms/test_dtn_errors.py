@@ -134,3 +134,14 @@ def test_repr_shows_what_was_chosen():
     for word in ("num_prefix_tokens=1", "average='uniform'", "fixed_mean_lambda=0", "affine=False"):
         assert word in shown
     assert "pool=4" in repr(ReleasedDynamicTokenNorm(12, pool=4))
+
+
+def test_a_grid_that_is_one_number():
+    with pytest.raises(ValueError, match=r"got grid=4; pass grid=\(rows, cols\)"):
+        DynamicTokenNorm(8)(torch.randn(1, 16, 8), grid=4)
+
+
+def test_whole_numbers_are_not_tokens():
+    """They would come back truncated."""
+    with pytest.raises(ValueError, match=r"got numbers of type torch\.int64"):
+        DynamicTokenNorm(8)(torch.ones(1, 16, 8, dtype=torch.long))

@@ -306,7 +306,10 @@ class _Planner:
         if item.place == "block" and item.site in ("attn", "mlp"):
             return "swap", f"belongs to the {'attention' if item.site == 'attn' else 'MLP'} of {item.block or 'the block'}"
         if item.place == "block":
-            return "keep", f"stands in {item.block or 'the block'}, but in front of neither attention nor MLP"
+            return (
+                "keep",
+                f"stands in {item.block or 'the block'}, in front of no attention or MLP that was recognised; where= swaps it",
+            )
         if item.place == "per head":
             return "keep", "normalises queries or keys of each head"
         if item.place == "inside":

@@ -16,7 +16,7 @@ from ..norms import LayerNorm, Norm, RMSNorm
 Site = Literal["attn", "mlp", "other", "linear_bn"]
 Place = Literal["block", "inside", "per head", "embedding", "merging", "outside"]
 
-HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nheads", "nhead", "heads")
 EPS_NAMES = ("eps", "variance_epsilon", "epsilon")
 PROJECTIONS = (
     "qkv",
@@ -116,8 +116,12 @@ def is_attention(module: nn.Module) -> bool:
 
 
 def is_mlp(path: str, module: nn.Module) -> bool:
+    """By its name or its class's; or a plain sequence of linear layers that ends with as many channels as it began."""
     name = type(module).__name__
-    return "Head" not in name and bool(_MLP.search(name) or _MLP.search(path.rpartition(".")[2]))
+    if "Head" not in name and (_MLP.search(name) or _MLP.search(path.rpartition(".")[2])):
+        return True
+    linears = [child for child in module.children() if isinstance(child, nn.Linear)]
+    return isinstance(module, nn.Sequential) and len(linears) > 1 and linears[0].in_features == linears[-1].out_features
 
 
 def read_norm(module: nn.Module) -> OldNorm | None:

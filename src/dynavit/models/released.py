@@ -166,12 +166,14 @@ def import_released(
             embed_dim ** -0.5.
         ema: take the averaged weights of a checkpoint that has both.
     """
-    state, source = _unwrap(state_dict, ema)
-    family = _family(state)
+    if not isinstance(state_dict, Mapping):
+        raise ValueError(f"import_released takes a state dict, names to tensors; got {type(state_dict).__name__}")
     if arch is not None and arch not in _ARCHS:
         raise nearest_match_error("released model", arch, _ARCHS)
     if norm is not None and norm not in _NORMS:
         raise nearest_match_error("released norm", norm, _NORMS)
+    state, source = _unwrap(state_dict, ema)
+    family = _family(state)
     marked = dict(_marked_sites(state, family))  # norm's name -> (its kind, block)
     arch, norm = _identify(state, family, arch, norm, marked)
     assumed: dict[str, Any] = {}

@@ -94,6 +94,8 @@ class Norm(nn.Module):
                 f"{name}: got an input of shape {tuple(x.shape)}; "
                 "it takes (batch, tokens, channels) or (batch, rows, cols, channels)"
             )
+        if not x.is_floating_point():
+            raise ValueError(f"{name}: got numbers of type {x.dtype}; a norm takes floating-point tokens")
         if x.shape[-1] != self.dim:
             raise ValueError(
                 f"{name}: got {x.shape[-1]} channels (input {tuple(x.shape)}), was built for {self.dim}, channels last"

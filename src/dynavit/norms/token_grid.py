@@ -23,6 +23,8 @@ def resolve_grid(layer: str, tokens: int, prefix: int, ndim: int, grid: Grid | N
                 f"Pass grid=(rows, cols){_hint(tokens, math.isqrt(tokens) ** 2, prefix)}"
             )
         return (side, side)
+    if isinstance(grid, int):
+        raise ValueError(f"{layer}: got grid={grid}; pass {'grid=(length,)' if ndim == 1 else 'grid=(rows, cols)'}")
     grid = tuple(int(n) for n in grid)
     if len(grid) != ndim:
         raise ValueError(
