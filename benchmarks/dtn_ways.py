@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from dynavit.bench.machine import describe_machine
-from dynavit.bench.norms import SHAPES, _tokens
+from dynavit.bench.norms import SHAPES, random_tokens
 from dynavit.bench.timing import time_interleaved
 from dynavit.norms import DynamicTokenNorm
 
@@ -46,7 +46,7 @@ def main(names):
     print(describe_machine())
     for name in names:
         shape = SHAPES[name]
-        x = _tokens(shape)
+        x = random_tokens(shape)
         layer = DynamicTokenNorm(shape.dim, heads=shape.heads, ndim=len(shape.grid))
         plain = DynamicTokenNorm(shape.dim, heads=shape.heads, ndim=len(shape.grid), backend="torch")
         compiled = torch.compile(plain)

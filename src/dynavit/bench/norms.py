@@ -157,7 +157,7 @@ def _measure_shape(name: str, norms: list[str], repeats: int) -> list[Row]:
         for options in _variants(norm, shape):
             label = norm if len(_variants(norm, shape)) == 1 else f"{norm} ({options['init']})"
             layers[label] = (_layer(norm, shape, **options), options)
-    x = _tokens(shape)
+    x = random_tokens(shape)
     forward, training = _time({label: layer for label, (layer, _) in layers.items()}, x, repeats)
     base = layers[BASELINE][0]
     base_bytes = saved_bytes(partial(base, x), base)
@@ -207,7 +207,7 @@ def _measure_sweep(repeats: int, tell: Callable[[str], None]) -> list[SweepRow]:
         tell(f"sweep: {shape}")
         layers: dict[str, nn.Module] = {BASELINE: nn.LayerNorm(shape.dim)}
         layers |= {init: _layer("dtn", shape, init=init) for init in ("local", "trunc_normal")}
-        _, training = _time(layers, _tokens(shape), max(1, repeats // 3))
+        _, training = _time(layers, random_tokens(shape), max(1, repeats // 3))
         rows += [
             SweepRow(
                 (side, side),
@@ -237,7 +237,7 @@ def _time(layers: dict[str, nn.Module], x: Tensor, repeats: int) -> tuple[dict[s
     return time_interleaved(forward_calls, repeats), time_interleaved(training_calls, repeats)
 
 
-def _tokens(shape: Shape) -> Tensor:
+def random_tokens(shape: Shape) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randn(shape.batch, math.prod(shape.grid), shape.dim, generator=generator).requires_grad_()
 

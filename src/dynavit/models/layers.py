@@ -108,6 +108,16 @@ def init_linears(model: nn.Module) -> None:
         init_linears(child)
 
 
+def make_head(dim: int, num_classes: int, like: Tensor) -> nn.Linear | nn.Identity:
+    """A fresh classifier where `like` lives, as models start with; without classes nothing."""
+    if not num_classes:
+        return nn.Identity()
+    head = nn.Linear(dim, num_classes, device=like.device, dtype=like.dtype)
+    nn.init.trunc_normal_(head.weight, std=0.02)
+    nn.init.zeros_(head.bias)
+    return head
+
+
 def overwrite_position_as_released(model: nn.Module) -> None:
     """The release's mistake: its models initialise every linear last, among them the projection that holds DTN's `position`."""
     for module in model.modules():

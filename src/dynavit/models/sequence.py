@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..common.registry import nearest_match_error
 from ..norms.factory import norm_class_of
-from .layers import Attention, Block, Mlp, drop_path_rates, init_linears, make_norm, names_without_decay
+from .layers import Attention, Block, Mlp, drop_path_rates, init_linears, make_head, make_norm, names_without_decay
 from .registry import register_model
 
 
@@ -131,11 +131,7 @@ class SequenceTransformer(nn.Module):
 
     def reset_classifier(self, num_classes: int) -> None:
         self.num_classes = num_classes
-        self.head = nn.Linear(self.embed_dim, num_classes) if num_classes else nn.Identity()
-        self.head.to(self.pos_embed.device, self.pos_embed.dtype)
-        if isinstance(self.head, nn.Linear):
-            nn.init.trunc_normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
+        self.head = make_head(self.embed_dim, num_classes, like=self.pos_embed)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable

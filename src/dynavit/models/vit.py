@@ -28,6 +28,7 @@ from .layers import (
     drop_path_rates,
     image_config,
     init_linears,
+    make_head,
     make_norm,
     names_without_decay,
     overwrite_position_as_released,
@@ -257,11 +258,7 @@ class VisionTransformer(nn.Module):
                 )
             self.global_pool = global_pool
         self.num_classes = num_classes
-        self.head = nn.Linear(self.embed_dim, num_classes) if num_classes else nn.Identity()
-        self.head.to(self.pos_embed.device, self.pos_embed.dtype)
-        if isinstance(self.head, nn.Linear):
-            nn.init.trunc_normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
+        self.head = make_head(self.embed_dim, num_classes, like=self.pos_embed)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable

@@ -148,10 +148,13 @@ class DynamicTokenNorm(Norm):
     def positional_weights(self, grid: Grid, token: int) -> Tensor:
         """P of one token, on the grid: (h, *grid), float64. The token is counted row-major, without prefix tokens."""
         layout = self.layout(math.prod(grid) + self.num_prefix_tokens, grid)
+        return self._weights_of(token, layout.grid, layout.radius)
+
+    def _weights_of(self, token: int, grid: Grid, radius: int | None) -> Tensor:
         if self.average == "uniform":
             return torch.full((self.heads, *grid), 1 / math.prod(grid), dtype=torch.float64)
         position = self.position.detach() if self.position is not None else torch.zeros(self.heads, 1 + self.ndim)
-        kernels = grid_kernels(position, layout.grid, layout.radius)
+        kernels = grid_kernels(position, grid, radius)
         if self.ndim == 1:
             return kernels[0][:, token]
         row, col = divmod(token, grid[1])

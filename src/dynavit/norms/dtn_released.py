@@ -70,17 +70,12 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
             )
         return replace(layout, pool=self.pool, ddof=1)
 
-    def positional_weights(self, grid: Grid, token: int) -> Tensor:
-        if self.pool == 1:
-            return super().positional_weights(grid, token)
-        row, col = (at // self.pool for at in divmod(token, grid[1]))
-        cells = tuple(n // self.pool for n in grid)
-        whole, self.pool = self.pool, 1
-        try:
-            weights = super().positional_weights(cells, row * cells[1] + col)
-        finally:
-            self.pool = whole
-        return weights.repeat_interleave(whole, 1).repeat_interleave(whole, 2) / whole**2
+    def _weights_of(self, token: int, grid: Grid, radius: int | None) -> Tensor:
+        """Every token of a cell has an equal share of the cell's weight."""
+        k = self.pool
+        (row, col), cells = divmod(token, grid[1]), (grid[0] // k, grid[1] // k)
+        weights = super()._weights_of(row // k * cells[1] + col // k, cells, radius)
+        return weights.repeat_interleave(k, 1).repeat_interleave(k, 2) / k**2
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (f", pool={self.pool}" if self.pool > 1 else "")
