@@ -1,0 +1,61 @@
+"""Which samples, and what is done to them. The names are the options of `dynavit train`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass
+class DataConfig:
+    """How a data set is opened.
+
+    Attributes:
+        download: fetch a data set that is missing, where torchvision can.
+        strict: stop at an image that cannot be read, instead of leaving it out and counting it.
+        image_size: side in pixels that images are brought to; the set's own (files: 224) if not given.
+        val_fraction: part of train that is cut off for validation where a set has no validation split; 0 uses no validation.
+        split_seed: of that cut; the same for all seeds of a comparison, so that they share the split.
+        limit: use only so many training images, equally many of each class where possible; 0 uses all.
+        workers: processes that read files; sets in memory need none.
+        train_root, train_list, val_root, val_list: for `--data list`: folders, and text files with a `path label` per line.
+    """
+
+    download: bool = False
+    strict: bool = False
+    image_size: int | None = None
+    val_fraction: float = 0.1
+    split_seed: int = 0
+    limit: int = 0
+    workers: int = 2
+    train_root: Path | None = None
+    train_list: Path | None = None
+    val_root: Path | None = None
+    val_list: Path | None = None
+
+
+@dataclass
+class AugmentConfig:
+    """What is done to training images.
+
+    Attributes:
+        recipe: light (shifted crop, flip; for small images), deit (timm's RandAugment and resized crops, for files), none.
+            auto: light for sets in memory, deit for files.
+        padding: light: how far the crop may shift, as a fraction of the side.
+        flip: light: mirror half of the images; None: as fits the set (digits are not mirrored).
+        auto_augment: deit: timm's policy string.
+        erase: probability that a rectangle is erased (random erasing).
+        mixup: strength of mixup, 0.8 in DeiT; 0 leaves it out.
+        cutmix: strength of cutmix, 1.0 in DeiT; 0 leaves it out.
+        label_smoothing: moved from the right class to all.
+        repeats: visits to each image in an epoch, of fewer images (repeated augmentation; 3 in DeiT).
+    """
+
+    recipe: Literal["auto", "light", "deit", "none"] = "auto"
+    padding: float = 0.125
+    flip: bool | None = None
+    auto_augment: str = "rand-m9-mstd0.5-inc1"
+    erase: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    label_smoothing: float = 0.0
+    repeats: int = 1

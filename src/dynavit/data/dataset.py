@@ -1,0 +1,55 @@
+"""What an opened data set is. Small ones live in memory as bytes, large ones are lists of files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MemorySplit:
+    """(n, c, height, width) uint8 images and (n,) int64 labels."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class FileSplit:
+    """Paths of images and their labels."""
+
+    paths: Sequence[Path]
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """An opened data set.
+
+    Attributes:
+        splits: "train", and where there are such "val" and "test".
+        image_size: (height, width) that loaders deliver.
+        mean, std: per channel, of pixels in [0, 1].
+        mirrored: whether a mirrored image keeps its class, the default of `augment.flip`.
+        notes: what was decided while opening, for the user: a split that was cut, labels that were renumbered.
+    """
+
+    name: str
+    splits: dict[str, MemorySplit | FileSplit]
+    classes: list[str]
+    image_size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    mirrored: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)

@@ -1,0 +1,85 @@
+"""How to train, apart from what. Every field is read by the loop; the names are the options of `dynavit train`."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass
+class OptimConfig:
+    """AdamW, and a learning rate that rises linearly, then falls like a cosine.
+
+    Attributes:
+        weight_decay: not applied to biases, norms and what the model itself exempts.
+        betas: of AdamW.
+        eps: of AdamW.
+        warmup_epochs: length of the rise; at most half of the training.
+        min_lr: where the cosine ends, as a fraction of the learning rate.
+        clip: largest norm of the gradient; 0 leaves it as it is.
+        accumulate: micro-batches per step; memory falls, results stay.
+        layer_decay: factor on the learning rate per layer from the last to the first; 1 treats them alike.
+    """
+
+    weight_decay: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    warmup_epochs: float = 1.0
+    min_lr: float = 0.01
+    clip: float = 1.0
+    accumulate: int = 1
+    layer_decay: float = 1.0
+
+
+@dataclass
+class EmaConfig:
+    """A running average of the weights, evaluated beside them.
+
+    Attributes:
+        decay: of the average, 0.9998 for long trainings; 0 keeps none.
+        warmup: let the decay grow with the steps, (1 + n) / (10 + n), so that the start is forgotten.
+    """
+
+    decay: float = 0.0
+    warmup: bool = True
+
+
+@dataclass
+class EngineConfig:
+    """The machine and the bookkeeping; none of it should change results much.
+
+    Attributes:
+        precision: float32, bf16 or fp16 (mixed, float32 weights), float64 (for tests of exactness).
+        compile: torch.compile the model; falls back with a notice if that fails.
+        parallel: with several processes (torchrun): ddp copies the model, fsdp shards it.
+        log_every: steps between lines in metrics.jsonl.
+        scalars_every: steps between records of what layers report (λ of DTN); 0: once an epoch.
+        eval_every: epochs between evaluations on the validation split; the last epoch always ends with one.
+        checkpoint_every: steps between checkpoints; 0: at the end of each epoch.
+        check_finite: stop at a loss that is not finite, and name the layer it comes from.
+        threads: CPU threads for torch; its own choice if not given.
+        device: cpu, cuda, mps; the best there is if not given.
+        tensorboard: also write TensorBoard files (extra `track`).
+    """
+
+    precision: Literal["float32", "bf16", "fp16", "float64"] = "float32"
+    compile: bool = False
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    log_every: int = 20
+    scalars_every: int = 0
+    eval_every: int = 1
+    checkpoint_every: int = 0
+    check_finite: bool = True
+    threads: int | None = None
+    device: str | None = None
+    tensorboard: bool = False
+
+
+@dataclass
+class TrainPlan:
+    """Everything the loop itself needs to know."""
+
+    epochs: float = 20
+    lr: float = 1e-3
+    seed: int = 0
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    ema: EmaConfig = field(default_factory=EmaConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)

@@ -1,0 +1,1 @@
+"""One problem each: forward, loss and evaluation."""
