@@ -17,6 +17,9 @@ class MemorySplit:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def subset(self, index: Tensor) -> "MemorySplit":
+        return MemorySplit(self.images[index], self.labels[index])
+
 
 @dataclass(frozen=True)
 class FileSplit:
@@ -27,6 +30,9 @@ class FileSplit:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def subset(self, index: Tensor) -> "FileSplit":
+        return FileSplit([self.paths[i] for i in index.tolist()], self.labels[index])
 
 
 @dataclass(frozen=True)

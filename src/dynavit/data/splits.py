@@ -1,0 +1,100 @@
+"""Which training images are kept back for validation, and which are used at all. Pure functions of labels and a seed.
+
+Both take their images from each class: a cut in proportion to its size, a limit equally many where there are as many.
+"""
+
+from typing import Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from .config import DataConfig
+from .sampling import uniform
+
+
+class Split(Protocol):
+    """What is asked of a split here; `dataset.py` has them."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    def subset(self, index: Tensor) -> Self: ...
+
+
+AnySplit = TypeVar("AnySplit", bound=Split)
+
+
+def arrange_splits(
+    name: str, splits: dict[str, AnySplit], classes: list[str], config: DataConfig
+) -> tuple[dict[str, AnySplit], tuple[str, ...]]:
+    """Splits as they are used, and notes for the user: labels checked, validation cut from train if there is none, train
+    limited. The cut comes before the limit, so that runs on few and on many images are validated alike."""
+    for split_name, split in splits.items():
+        check_labels(f"{name}, split {split_name}", split.labels, len(classes))
+    arranged, notes = dict(splits), []
+    if "train" not in splits:
+        return arranged, ()
+    check_no_empty_class(f"{name}, split train", splits["train"].labels, classes)
+    if "val" not in splits and config.val_fraction:
+        train, val = cut_validation(splits["train"].labels, config.val_fraction, config.split_seed)
+        arranged["train"], arranged["val"] = splits["train"].subset(train), splits["train"].subset(val)
+        notes.append(f"validation: {len(val)} of {len(train) + len(val)} training images, split_seed={config.split_seed}")
+    labels = arranged["train"].labels
+    if config.limit and config.limit < len(labels):
+        arranged["train"] = arranged["train"].subset(limited(labels, config.limit, config.split_seed))
+        notes.append(f"training uses {config.limit} of {len(labels)} images")
+    check_no_empty_class(
+        f"{name}, training images after val_fraction={config.val_fraction} and limit={config.limit}",
+        arranged["train"].labels,
+        classes,
+    )
+    return arranged, tuple(notes)
+
+
+def cut_validation(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices for train and for validation, both ascending. Every class gives the same part, as far as whole images allow."""
+    if not 0 <= fraction <= 0.5:
+        raise ValueError(f"val_fraction={fraction}: the part of train kept for validation is from 0 to 0.5")
+    order, rank, size = _ranks(labels, seed)
+    share = (rank + 0.5) / size[labels]
+    front = order[share[order].argsort(stable=True)][: round(fraction * len(labels))]
+    held = torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, front, True)
+    return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+
+
+def limited(labels: Tensor, limit: int, seed: int) -> Tensor:
+    """Ascending indices of `limit` images, equally many of each class as long as it has some left."""
+    if limit < 1:
+        raise ValueError(f"limit={limit}: a limit is a number of training images; 0 uses all")
+    order, rank, _ = _ranks(labels, seed)
+    return order[rank[order].argsort(stable=True)][:limit].sort().values
+
+
+def check_labels(where: str, labels: Tensor, classes: int) -> None:
+    if len(labels) == 0:
+        raise ValueError(f"{where}: there are no images")
+    wrong = ((labels < 0) | (labels >= classes)).nonzero()[:, 0]
+    if len(wrong):
+        first = int(wrong[0])
+        raise ValueError(
+            f"{where}: image {first} has label {int(labels[first])}, but labels are 0 to {classes - 1} "
+            f"({len(wrong)} such images)"
+        )
+
+
+def check_no_empty_class(where: str, labels: Tensor, classes: list[str]) -> None:
+    empty = (torch.bincount(labels, minlength=len(classes)) == 0).nonzero()[:, 0].tolist()
+    if empty:
+        named = ", ".join(f"{i} ({classes[i]})" for i in empty[:5]) + (", ..." if len(empty) > 5 else "")
+        raise ValueError(f"{where}: {len(empty)} of {len(classes)} classes have no image: {named}")
+
+
+def _ranks(labels: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(n,) a random order of images, (n,) the place of each image among its class in that order, (classes,) class sizes."""
+    order = uniform(seed, 0, torch.arange(len(labels)), 1)[:, 0].argsort()
+    by_class = order[labels[order].argsort(stable=True)]
+    size = torch.bincount(labels)
+    start = size.cumsum(0) - size
+    rank = torch.empty_like(labels)
+    rank[by_class] = torch.arange(len(labels)) - start[labels[by_class]]
+    return order, rank, size
