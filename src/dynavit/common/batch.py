@@ -34,6 +34,4 @@ class Batch:
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Batch":
         """The same batch elsewhere; `dtype` is for the inputs if those are floating-point numbers."""
         inputs = self.inputs.to(device, dtype if self.inputs.is_floating_point() else None, non_blocking=True)
-        return replace(
-            self, inputs=inputs, targets=self.targets.to(device, non_blocking=True), index=self.index.to(device)
-        )
+        return replace(self, inputs=inputs, targets=self.targets.to(device, non_blocking=True), index=self.index.to(device))

@@ -1,0 +1,90 @@
+"""Classification against the definitions, sample by sample."""
+
+import math
+
+import pytest
+import torch
+
+from dynavit.common.batch import Batch
+from dynavit.tasks.classification import Classification
+
+
+def batch_of(inputs, targets, count=None):
+    n = len(inputs)
+    return Batch(inputs, targets, torch.arange(n), n if count is None else count, n)
+
+
+def evaluated(logits, targets, sizes):
+    """Results and details when the samples arrive in batches of these sizes."""
+    evaluator = Classification(torch.nn.Identity(), logits.shape[1]).evaluator()
+    for part, target in zip(logits.split(sizes), targets.split(sizes), strict=True):
+        evaluator.update(batch_of(part, target))
+    return dict(evaluator.results()), evaluator.details()
+
+
+@pytest.fixture
+def samples():
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(60, 7, generator=generator, dtype=torch.float64)
+    return logits, torch.randint(7, (60,), generator=generator)
+
+
+def test_every_number_is_its_definition(samples):
+    logits, targets = samples
+    results, details = evaluated(logits, targets, [60])
+    loss = top1 = top5 = 0.0
+    confusion = [[0] * 7 for _ in range(7)]
+    bins = [[] for _ in range(15)]
+    for row, target in zip(logits.tolist(), targets.tolist(), strict=True):
+        total = sum(map(math.exp, row))
+        p = [math.exp(z) / total for z in row]
+        order = sorted(range(7), key=lambda k: -p[k])
+        loss -= math.log(p[target])
+        top1 += order[0] == target
+        top5 += target in order[:5]
+        confusion[target][order[0]] += 1
+        bins[math.ceil(max(p) * 15) - 1].append((max(p), order[0] == target))
+    ece = sum(abs(sum(c for c, _ in b) / len(b) - sum(r for _, r in b) / len(b)) * len(b) / 60 for b in bins if b)
+    assert results == pytest.approx({"loss": loss / 60, "top1": top1 / 60, "top5": top5 / 60, "ece": ece}, abs=1e-12)
+    assert details["confusion"] == confusion
+    assert details["per_class"] == pytest.approx([row[k] / sum(row) for k, row in enumerate(confusion)])
+    assert sum(b["samples"] for b in details["reliability"]) == details["samples"] == 60
+
+
+def test_batching_does_not_matter(samples):
+    logits, targets = samples
+    whole, details = evaluated(logits, targets, [60])
+    parts, other = evaluated(logits, targets, [1, 19, 40])
+    assert parts == pytest.approx(whole, abs=1e-12)
+    assert other["confusion"] == details["confusion"]
+
+
+def test_borrowed_samples_do_not_count(samples):
+    logits, targets = samples
+    evaluator = Classification(torch.nn.Identity(), 7).evaluator()
+    evaluator.update(batch_of(logits, targets))
+    before = dict(evaluator.results())
+    evaluator.update(batch_of(logits[:1], targets[:1], count=0))
+    assert dict(evaluator.results()) == before and evaluator.samples == 60
+
+
+def test_loss_takes_classes_and_probabilities(samples):
+    logits, targets = samples
+    task = Classification(torch.nn.Identity(), 7)
+    hard = task(batch_of(logits, targets))["loss"]
+    soft = task(batch_of(logits, torch.nn.functional.one_hot(targets, 7).double()))["loss"]
+    by_hand = -sum(row.log_softmax(0)[target] for row, target in zip(logits, targets, strict=True)) / 60
+    assert hard.item() == pytest.approx(by_hand.item()) and soft.item() == pytest.approx(by_hand.item())
+
+
+def test_a_class_without_samples_has_no_accuracy():
+    _, details = evaluated(torch.eye(3), torch.tensor([0, 1, 1]), [3])
+    assert details["per_class"] == [1.0, 0.5, None]
+
+
+def test_mistakes_are_explained():
+    evaluator = Classification(torch.nn.Identity(), 4).evaluator()
+    with pytest.raises(ValueError, match="gives 3 numbers for 4 classes"):
+        evaluator.update(batch_of(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)))
+    with pytest.raises(ValueError, match="nothing was evaluated"):
+        dict(evaluator.results())
