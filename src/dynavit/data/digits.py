@@ -1,0 +1,29 @@
+"""Handwritten digits, 8x8 pixels, grey: small enough to be part of the package. digits.txt says where they come from.
+
+1,797 images of 13 writers; 360 of them, the same for ever, are the test split. Writers are not separated, so accuracies here
+compare models and do not tell how well new hands are read.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .config import DataConfig
+from .dataset import DataSet, MemorySplit
+from .memory import memory_dataset
+from .splits import cut_validation
+
+TEST_IMAGES = 360
+TEST_SEED = 1797  # part of the data set's definition: numbers measured with another split are not comparable
+
+
+def open_digits(data_dir: Path | None, config: DataConfig) -> DataSet:
+    """The embedded digits; no folder is needed."""
+    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as arrays:
+        ink, labels = arrays["images"], torch.from_numpy(arrays["labels"].astype(np.int64))
+    images = torch.from_numpy((ink * (255 / 16)).round().astype(np.uint8))[:, None]
+    everything = MemorySplit(images, labels)
+    train, test = (everything.subset(index) for index in cut_validation(labels, TEST_IMAGES / len(labels), TEST_SEED))
+    classes = [str(digit) for digit in range(10)]
+    return memory_dataset("digits", train, test, classes, (0.3049,), (0.3757,), config, mirrored=False)

@@ -1,0 +1,64 @@
+"""The loader that fits a split."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .config import AugmentConfig, DataConfig
+from .dataset import DataSet, MemorySplit
+from .memory_loader import MemoryLoader
+
+if TYPE_CHECKING:
+    from .file_loader import FileLoader
+
+
+def make_loader(
+    dataset: DataSet,
+    split: str,
+    *,
+    train: bool,
+    batch_size: int,
+    seed: int = 0,
+    augment: AugmentConfig | None = None,
+    config: DataConfig | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    rank: int = 0,
+    world: int = 1,
+    accumulate: int = 1,
+) -> "MemoryLoader | FileLoader":
+    """Batches of a split, see `engine.contract.Loader`: augmented and in random order if `train`, otherwise each sample once
+    and in order."""
+    if split not in dataset.splits:
+        raise ValueError(f"{dataset.name} has no split {split!r}; it has {', '.join(dataset.splits)}")
+    chosen, augment, config = dataset.splits[split], augment or AugmentConfig(), config or DataConfig()
+    if isinstance(chosen, MemorySplit):
+        return MemoryLoader(
+            chosen,
+            dataset,
+            train=train,
+            batch_size=batch_size,
+            seed=seed,
+            augment=augment,
+            device=device,
+            dtype=dtype,
+            rank=rank,
+            world=world,
+            accumulate=accumulate,
+        )
+    from .file_loader import FileLoader  # brings timm and torchvision, which sets in memory do without
+
+    return FileLoader(
+        chosen,
+        dataset,
+        train=train,
+        batch_size=batch_size,
+        seed=seed,
+        augment=augment,
+        config=config,
+        device=device,
+        dtype=dtype,
+        rank=rank,
+        world=world,
+        accumulate=accumulate,
+    )
