@@ -1,10 +1,13 @@
 """What an opened data set is. Small ones live in memory as bytes, large ones are lists of files."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,9 @@ class MemorySplit:
 
 @dataclass(frozen=True)
 class FileSplit:
-    """Paths of images and their labels."""
+    """Paths of images and their labels. As strings: a million Path objects take four times the memory."""
 
-    paths: Sequence[Path]
+    paths: Sequence[str]
     labels: Tensor
 
     def __len__(self) -> int:
@@ -33,6 +36,21 @@ class FileSplit:
 
     def subset(self, index: Tensor) -> "FileSplit":
         return FileSplit([self.paths[i] for i in index.tolist()], self.labels[index])
+
+
+@dataclass(frozen=True)
+class MapSplit:
+    """Images that something else keeps: `read(key)` gives an RGB image, or a ValueError that names it. Travels to workers."""
+
+    read: Callable[[Any], "Image"]
+    keys: Sequence[Any]
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, index: Tensor) -> "MapSplit":
+        return MapSplit(self.read, [self.keys[i] for i in index.tolist()], self.labels[index])
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,7 @@ class DataSet:
     """
 
     name: str
-    splits: dict[str, MemorySplit | FileSplit]
+    splits: dict[str, MemorySplit | FileSplit | MapSplit]
     classes: list[str]
     image_size: tuple[int, int]
     mean: tuple[float, ...]
