@@ -8,7 +8,7 @@ import dynavit
 
 PACKAGE = Path(dynavit.__file__).parent
 
-TOP = {"assemble", "load", "compare"}  # small modules that tie rooms together
+TOP = {"config", "assemble", "load", "runs", "compare"}  # small modules that tie rooms together
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -23,7 +23,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": {"models", "norms", "data", "bench", "common"},
     "deploy": {"models", "convert", "norms", "common"},
     "cli": ROOMS | TOP | {"__init__"},
+    "config": {"data", "engine", "common"},
     "assemble": ROOMS | TOP,
+    "runs": ROOMS | TOP,
     "load": ROOMS | TOP,
     "compare": ROOMS | TOP,
     "__init__": ROOMS | TOP,  # the public door

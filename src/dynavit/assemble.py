@@ -1,91 +1,16 @@
-"""Configuration -> objects: what one run is made of, and how its parts are built."""
+"""Configuration -> objects: what a run is made of."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 from torch import nn
 
-from .common.registry import nearest_match_error
-from .data.config import AugmentConfig, DataConfig
+from .config import TrainConfig
 from .data.dataset import DataSet
-from .engine.config import EmaConfig, EngineConfig, OptimConfig, TrainPlan
 
 SMALL_IMAGE = 64  # pixels; below, a model's 16-pixel patches would leave next to no tokens
 SMALL_GRID = 8  # tokens along a side of a small image
-
-T = TypeVar("T")
-
-
-@dataclass
-class TrainConfig:
-    """One training run. `dynavit train` has an option for each field, dotted for fields of fields.
-
-    Attributes:
-        model: a name of `dynavit list models`, or any name of timm.
-        norm: a name of `dynavit list norms`; what the model comes with if not given.
-        data: digits (built in), fashion_mnist, cifar10, cifar100, folder, imagenet, list, or timm's scheme/name.
-        data_dir: where the data set lies; digits need none.
-        epochs: passes over the training images; fractions work.
-        batch_size: images per step, over all processes.
-        lr: largest learning rate.
-        seed: of weights, order and augmentation.
-        init_from: start from these weights: a run, a .safetensors or .pth file, a release's checkpoint, or timm:NAME.
-        model_options: what else the model takes, as in `create_model`.
-        norm_options: options of the norm.
-        loading: how data are opened.
-        augment: what is done to training images.
-        optim: the optimiser and its schedule.
-        ema: the running average of weights.
-        engine: the machine and the bookkeeping.
-    """
-
-    model: str = "vit_micro"
-    norm: str | None = None
-    data: str = "digits"
-    data_dir: Path | None = None
-    epochs: float = 20
-    batch_size: int = 64
-    lr: float = 1e-3
-    seed: int = 0
-    init_from: str | None = None
-    model_options: dict[str, Any] = field(default_factory=dict)
-    norm_options: dict[str, Any] = field(default_factory=dict)
-    loading: DataConfig = field(default_factory=DataConfig)
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    ema: EmaConfig = field(default_factory=EmaConfig)
-    engine: EngineConfig = field(default_factory=EngineConfig)
-
-    def __post_init__(self) -> None:
-        for name, low in {"epochs": 0, "batch_size": 0, "lr": 0}.items():
-            if not getattr(self, name) > low:
-                raise ValueError(f"{name} is greater than {low}, got {getattr(self, name)}")
-
-    @property
-    def plan(self) -> TrainPlan:
-        """The part of it that concerns the training loop."""
-        return TrainPlan(self.epochs, self.lr, self.seed, self.optim, self.ema, self.engine)
-
-
-def to_plain(config: Any) -> dict[str, Any]:
-    """A configuration as nested dicts of numbers and strings, fit for YAML."""
-    return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-
-
-def from_plain(kind: type[T], plain: Mapping[str, Any], where: str = "") -> T:
-    """The dataclass that `to_plain` was made from. Missing fields get their defaults, unknown ones are errors."""
-    hints = get_type_hints(kind)
-    values = {}
-    for name, value in plain.items():
-        if name not in hints:
-            raise nearest_match_error("option", f"{where}{name}", [f"{where}{known}" for known in hints])
-        values[name] = _typed(hints[name], value, f"{where}{name}.")
-    return kind(**values)
 
 
 def build_model(config: TrainConfig, data: DataSet) -> tuple[nn.Module, dict[str, Any]]:
@@ -123,28 +48,3 @@ def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, A
         if grid < SMALL_GRID // 2:
             size["patch_size"] = max(min(image_size) // SMALL_GRID, 1)
     return size
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return to_plain(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
-
-
-def _typed(hint: Any, value: Any, where: str) -> Any:
-    if value is None:
-        return None
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return from_plain(hint, value, where)  # type: ignore[arg-type]
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if Path in options:
-        return Path(value)
-    if float in options and isinstance(value, str | int) and not isinstance(value, bool):
-        return float(value)  # YAML reads 5e-4 as a string
-    return tuple(value) if get_origin(hint) is tuple else value

@@ -1,14 +1,33 @@
-"""From words on the command line to the keyword arguments of a function, through jsonargparse."""
+"""From words on the command line to the keyword arguments of a function, through jsonargparse.
+
+A parameter is an option. A parameter without default whose type is a dataclass gives an option for each of its fields; fields
+that are dataclasses again are dotted: `--optim.clip 1`.
+"""
 
 import argparse
+import dataclasses
 import inspect
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..common.registry import nearest_match_error
+from ..config import from_plain
 
 _OWN_OPTIONS = ("config", "help", "print_config")
+# Everyday options that live in a group.
+_SHORT = {"strict": "loading.strict", "download": "loading.download"}
+
+
+def positional(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Mark parameters that are given by words before the options; a name with "..." takes all words that are left."""
+
+    def mark(function: Callable[..., None]) -> Callable[..., None]:
+        function.positional = names  # type: ignore[attr-defined]
+        return function
+
+    return mark
 
 
 def parse_options(function: Callable[..., None], words: Sequence[str], prog: str) -> dict[str, Any] | None:
@@ -22,28 +41,38 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
     class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         """Types and defaults of options from the one, the docstring's own line breaks from the other."""
 
-    parameters = inspect.signature(function).parameters
-    known = [*parameters, *_OWN_OPTIONS]
-    words = _normal_spelling(words, flags={name for name, p in parameters.items() if p.annotation is bool})
-    _check_names(words, known)
+    types = _option_types(function)
+    words = _normal_spelling(_named(words, function, prog), types)
+    _check_names(words, [*types, *_OWN_OPTIONS])
     parser = ArgumentParser(
         prog=prog,
+        usage=_usage(function, prog),
         description=_prose(function),
         exit_on_error=False,
         allow_abbrev=False,  # an abbreviation breaks when an option is added
         formatter_class=Help,
     )
     parser.add_argument("--config", action="config", help="a YAML file with any of these options; the command line wins")
-    parser.add_function_arguments(function, as_group=False)
+    flat = _flat_parameters(function)
+    parser.add_function_arguments(function, as_group=False, skip=set(flat))
+    for kind in flat.values():
+        parser.add_class_arguments(kind, as_group=False)
     try:
-        options = parser.parse_args(words)
+        parsed = parser.parse_args(words)
     except SystemExit as stop:
         if stop.code:
             raise ValueError(f"{prog}: cannot understand {' '.join(words)!r}") from stop
         return None
     except argparse.ArgumentError as error:
-        raise ValueError(_one_line(error, prog, known)) from error
-    return {name: options[name] for name in parameters}
+        raise ValueError(_one_line(error, prog, list(types))) from error
+    options = {name: parsed[name] for name in inspect.signature(function).parameters if name not in flat}
+    for name, kind in flat.items():
+        options[name] = from_plain(kind, {f.name: _as_dict(parsed[f.name]) for f in dataclasses.fields(kind)})
+    return options
+
+
+def _as_dict(value: Any) -> Any:
+    return value.as_dict() if hasattr(value, "as_dict") else value  # jsonargparse's Namespace
 
 
 def first_line(function: Callable[..., Any]) -> str:
@@ -56,8 +85,65 @@ def _prose(function: Callable[..., Any]) -> str:
     return (inspect.getdoc(function) or "").partition("\nArgs:")[0].strip()
 
 
-def _normal_spelling(words: Sequence[str], flags: set[str]) -> list[str]:
+def _usage(function: Callable[..., Any], prog: str) -> str:
+    words = [name.removesuffix("...").upper() + ("..." if name.endswith("...") else "") for name in _positional(function)]
+    return " ".join([prog, *words, "[options]"])
+
+
+def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
+    return getattr(function, "positional", ())
+
+
+def _flat_parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    """Parameters whose fields are options themselves."""
+    return {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(function).parameters.items()
+        if dataclasses.is_dataclass(parameter.annotation) and parameter.default is inspect.Parameter.empty
+    }
+
+
+def _option_types(function: Callable[..., Any]) -> dict[str, Any]:
+    """Every option with its type; fields of groups are dotted."""
+    types: dict[str, Any] = {}
+    flat = _flat_parameters(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in flat:
+            types |= _field_types(parameter.annotation)
+        else:
+            types[name] = parameter.annotation
+    return types
+
+
+def _field_types(kind: Any, prefix: str = "") -> dict[str, Any]:
+    types: dict[str, Any] = {}
+    for f in dataclasses.fields(kind):
+        types[prefix + f.name] = f.type
+        if dataclasses.is_dataclass(f.type):
+            types |= _field_types(f.type, f"{prefix}{f.name}.")
+    return types
+
+
+def _named(words: Sequence[str], function: Callable[..., Any], prog: str) -> list[str]:
+    """Leading words as the options they stand for."""
+    first_option = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    given, rest = list(words[:first_option]), list(words[first_option:])
+    named = []
+    for name in _positional(function):
+        if name.endswith("..."):
+            if given:
+                named.append(f"--{name.removesuffix('...')}={json.dumps(given)}")
+            given = []
+        elif given:
+            named.append(f"--{name}={given.pop(0)}")
+    if given:
+        raise ValueError(f"{prog}: options start with --, got {given[0]!r}. Usage: {_usage(function, prog)}")
+    return named + rest
+
+
+def _normal_spelling(words: Sequence[str], types: dict[str, Any]) -> list[str]:
     """Dashes become underscores, `--flag` means true and `--no-flag` false, `--print_config` goes last to see all."""
+    flags = {name for name, kind in types.items() if kind in (bool, bool | None)}
     spelled: list[str] = []
     last: list[str] = []
     for index, word in enumerate(words):
@@ -67,10 +153,12 @@ def _normal_spelling(words: Sequence[str], flags: set[str]) -> list[str]:
         name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
         bare = not equals and (index + 1 == len(words) or words[index + 1].lower() not in ("true", "false"))
-        if bare and name in flags:
-            word = f"--{name}=true"
-        elif bare and name.removeprefix("no_") in flags:
-            word = f"--{name.removeprefix('no_')}=false"
+        negated = name.startswith("no_") and name not in types
+        own = name.removeprefix("no_") if negated else name
+        if own not in types and _SHORT.get(own) in types:
+            own = name = _SHORT[own]
+        if bare and own in flags:
+            word = f"--{own}={'false' if negated else 'true'}"
         else:
             word = f"--{name}{equals}{value}"
         (last if name == "print_config" else spelled).append(word)
@@ -78,11 +166,15 @@ def _normal_spelling(words: Sequence[str], flags: set[str]) -> list[str]:
 
 
 def _check_names(words: Sequence[str], known: Sequence[str]) -> None:
+    """Unknown options, with the nearest that exist. Fields below a dict (`--model_options.depth=3`) are free."""
     for word in words:
-        # `--model.depth=3` sets a field of an option, `--norms+=ln` adds to a list
-        name = re.split(r"[.=+]", word[2:], maxsplit=1)[0]
-        if word.startswith("--") and name not in known:
-            raise nearest_match_error("option", name, [name for name in known if name != "help"])
+        name = re.split(r"[=+]", word[2:], maxsplit=1)[0]  # `--norms+=ln` adds to a list
+        if not word.startswith("--") or name in known:
+            continue
+        group, dot, _ = name.rpartition(".")
+        if dot and group in known and not any(other.startswith(f"{group}.") for other in known):
+            continue
+        raise nearest_match_error("option", name, [name for name in known if name != "help"])
 
 
 def _one_line(error: Exception, prog: str, known: Sequence[str]) -> str:
