@@ -77,11 +77,7 @@ def _open(
         getattr(datasets, torchvision_name)(data_dir, download=True)
         found = _find(name, data_dir)
     if found is None:
-        wanted = " or ".join(version.folder for version in VERSIONS[name])
-        raise FileNotFoundError(
-            f"{name}: found neither {wanted} nor the files of one of them in {data_dir}; "
-            "give the folder that holds it, or --data.download true"
-        )
+        raise FileNotFoundError(f"{name}: {_what_is_missing(name, data_dir)}; give the folder that holds it, or --download")
     version, folder = found
     names = version.read_names(_checked(folder / version.names, version))
     if len(names) != classes:
@@ -93,15 +89,20 @@ def _open(
 
 def _find(name: str, data_dir: Path) -> tuple[Version, Path] | None:
     """The version that is there and its folder: `data_dir` itself or a folder in it."""
+    places = ((version, folder) for version in VERSIONS[name] for folder in (data_dir / version.folder, data_dir))
+    return next((place for place in places if not _missing(*place)), None)
+
+
+def _missing(version: Version, folder: Path) -> list[str]:
+    return [file for file in (*version.train, version.test, version.names) if not (folder / file).is_file()]
+
+
+def _what_is_missing(name: str, data_dir: Path) -> str:
     for version in VERSIONS[name]:
         for folder in (data_dir / version.folder, data_dir):
-            files = [folder / file for file in (*version.train, version.test, version.names)]
-            missing = [file.name for file in files if not file.is_file()]
-            if not missing:
-                return version, folder
             if folder.name == version.folder and folder.is_dir():
-                raise FileNotFoundError(f"{name}: {folder} lacks {', '.join(missing)}")
-    return None
+                return f"{folder} lacks {', '.join(_missing(version, folder))}"
+    return f"found neither {' nor '.join(version.folder for version in VERSIONS[name])} in {data_dir}"
 
 
 def _checked(path: Path, version: Version) -> bytes:

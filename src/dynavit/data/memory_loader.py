@@ -71,7 +71,7 @@ class MemoryLoader:
         return self.mixer(batch, epoch, step, self.rank * self.accumulate + number) if self.mixer else batch
 
     def _inputs(self, index: Tensor, draws: Tensor, epoch: int) -> Tensor:
-        images = self.images[index]
+        images = self.images.index_select(0, index)  # copies whole images; [index] goes pixel by pixel
         numbers = uniform(self.seed, epoch, draws, _NUMBERS) if self.train else None
         if self.moves and numbers is not None:
             images = place(images, self.canvas, *self._moves(numbers))

@@ -22,7 +22,7 @@ DATA = {
     "cifar100": Entry("cifar", "open_cifar100", "60,000 small photographs, 32x32, 100 classes"),
     "folder": Entry("folder", "open_folder", "train/<class>/image and val/<class>/image"),
     "imagenet": Entry("imagenet", "open_imagenet", "the same with the 1,000 classes of ImageNet-1k"),
-    "list": Entry("lists", "open_lists", "text files with `path label` lines: data.train_list, data.val_list"),
+    "list": Entry("lists", "open_lists", "text files with `path label` lines, train_list and val_list"),
 }
 
 
