@@ -1,0 +1,106 @@
+"""Images in folders, one for each class: `train/<class>/...`, `val/<class>/...`, and where there is one `test/<class>/...`."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from .config import DataConfig
+from .dataset import DataSet, FileSplit
+from .splits import arrange_splits
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
+SPLITS = {"train": ("train",), "val": ("val", "validation"), "test": ("test",)}
+
+FILE_IMAGE_SIZE = 224
+# Of ImageNet, whose statistics everybody uses for photographs.
+PHOTO_MEAN = (0.485, 0.456, 0.406)
+PHOTO_STD = (0.229, 0.224, 0.225)
+
+
+def open_folder(data_dir: Path | None, config: DataConfig) -> DataSet:
+    """Classes are the names of folders in alphabetical order, and the same in every split. Without `val/` (or `validation/`)
+    some of train is cut off; without `train/` evaluation is all one can do."""
+    files = list_images("folder", data_dir)
+    classes = same_classes("folder", files)
+    return file_data_set("folder", as_splits(files, classes), classes, config)
+
+
+def list_images(name: str, data_dir: Path | None) -> dict[str, dict[str, list[str]]]:
+    """split -> class -> paths, all in alphabetical order. Every class has images."""
+    if data_dir is None:
+        raise ValueError(f"data {name} needs data_dir, the folder that holds train/ and val/")
+    if not data_dir.is_dir():
+        raise ValueError(f"data {name}: there is no folder {data_dir}")
+    found = {}
+    for split, folders in SPLITS.items():
+        there = [data_dir / folder for folder in folders if (data_dir / folder).is_dir()]
+        if len(there) > 1:
+            raise ValueError(f"data {name}: both {there[0]} and {there[1]} could be the validation split; rename one of them")
+        for folder in there:
+            found[split] = _images_by_class(folder)
+    if not {"train", "val"} & set(found):
+        raise ValueError(
+            f"data {name}: {data_dir} holds neither train/ nor val/, only {some(sorted(p.name for p in data_dir.iterdir()))}; "
+            f"expected images at {data_dir / 'train' / '<class>' / 'image.jpg'}"
+        )
+    return found
+
+
+def same_classes(name: str, files: dict[str, dict[str, list[str]]]) -> list[str]:
+    """The classes that all splits share."""
+    first, *others = files
+    for other in others:
+        for here, there in ((first, other), (other, first)):
+            if surplus := sorted(files[here].keys() - files[there].keys()):
+                raise ValueError(
+                    f"data {name}: classes in {here} but not in {there}: {some(surplus)}; all splits need the same"
+                )
+    return list(files[first])
+
+
+def as_splits(files: dict[str, dict[str, list[str]]], folders: list[str]) -> dict[str, FileSplit]:
+    """Labels count the folders in their order."""
+    return {
+        split: FileSplit(
+            [path for folder in folders for path in by_class[folder]],
+            torch.tensor([label for label, folder in enumerate(folders) for _ in by_class[folder]]),
+        )
+        for split, by_class in files.items()
+    }
+
+
+def file_data_set(name: str, splits: dict[str, FileSplit], classes: list[str], config: DataConfig) -> DataSet:
+    """A data set of photographs."""
+    arranged, notes = arrange_splits(name, splits, classes, config)
+    side = config.image_size or FILE_IMAGE_SIZE
+    return DataSet(name, {**arranged}, classes, (side, side), PHOTO_MEAN, PHOTO_STD, notes=notes)
+
+
+def some(names: Sequence[str], at_most: int = 5) -> str:
+    """The first few, and how many there are."""
+    if not names:
+        return "nothing"
+    return ", ".join(names[:at_most]) + (f", ... ({len(names)} in all)" if len(names) > at_most else "")
+
+
+def _images_by_class(split: Path) -> dict[str, list[str]]:
+    with os.scandir(split) as entries:
+        folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    if not folders:
+        raise ValueError(f"{split} holds no folders; expected one for each class, as in {split / '<class>' / 'image.jpg'}")
+    found = {folder: _images(split / folder) for folder in folders}
+    if empty := [folder for folder, images in found.items() if not images]:
+        raise ValueError(f"{split}: no images in class {some(empty)}; images end in {', '.join(EXTENSIONS)}")
+    return found
+
+
+def _images(folder: Path) -> list[str]:
+    """Images in a folder and those below it, in torchvision's order. Hidden ones are what systems leave behind."""
+    return [
+        os.path.join(place, file)  # noqa: PTH118  (six times as fast as Path)
+        for place, _, files in sorted(os.walk(folder, followlinks=True))
+        for file in sorted(files)
+        if file.lower().endswith(EXTENSIONS) and not file.startswith(".")
+    ]
