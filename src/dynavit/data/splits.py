@@ -52,11 +52,13 @@ def arrange_splits(
 
 
 def cut_validation(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices for train and for validation, both ascending. Every class gives the same part, as far as whole images allow."""
-    if not 0 <= fraction <= 0.5:
-        raise ValueError(f"val_fraction={fraction}: the part of train kept for validation is from 0 to 0.5")
+    """Indices for train and for validation, both ascending. Every class gives the same part, as far as whole images allow, but
+    keeps at least one image in train."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"val_fraction={fraction}: the part of train kept for validation is at least 0 and less than 1")
     order, rank, size = _ranks(labels, seed)
     share = (rank + 0.5) / size[labels]
+    order = order[(rank < size[labels] - 1)[order]]
     front = order[share[order].argsort(stable=True)][: round(fraction * len(labels))]
     held = torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, front, True)
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
