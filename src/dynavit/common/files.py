@@ -26,12 +26,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
-        _force_to_disk(temporary)
+        force_to_disk(temporary)
         temporary.replace(target)
     except BaseException:  # KeyboardInterrupt too: litter in a run directory outlives the run
         temporary.unlink(missing_ok=True)
         raise
-    _force_to_disk(target.parent)  # the rename itself is an entry in the directory
+    force_to_disk(target.parent)  # the rename itself is an entry in the directory
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -48,7 +48,8 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _force_to_disk(path: Path) -> None:
+def force_to_disk(path: Path) -> None:
+    """Return when the bytes of a file, or the entries of a directory, would survive a power failure."""
     if path.is_dir() and os.name != "posix":
         return  # directories cannot be opened there
     # Windows syncs only files opened for writing.
