@@ -1,0 +1,203 @@
+"""Checkpoints that survive a kill at any moment.
+
+    checkpoints/last/       the newest           model.safetensors, ema.safetensors (if kept), state.pt, manifest.json
+    checkpoints/previous/   the one before
+    checkpoints/best/       the one with the best validation metric so far
+
+One is written in a directory beside, forced to disk, and renamed. The manifest comes last and holds size and SHA-256 of the
+other files, so that a truncated, altered or foreign file is noticed, and the run goes on from the one before.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..common.files import force_to_disk, write_json
+
+MODEL, EMA, STATE, MANIFEST = "model.safetensors", "ema.safetensors", "state.pt", "manifest.json"
+FORMAT = "dynavit checkpoint 1"
+
+
+class DamagedCheckpointError(ValueError):
+    """A file of a checkpoint is missing, truncated, altered, or not ours. The message names it."""
+
+
+@dataclass
+class Snapshot:
+    """All that is stored: whole tensors on the CPU by name, and the rest of the state as plain numbers and tensors."""
+
+    model: dict[str, Tensor]
+    ema: dict[str, Tensor] | None
+    state: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run. Only one process writes them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.last, self.previous, self.best = (directory / name for name in ("last", "previous", "best"))
+        self.loaded: Path | None = None
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Make this the last one, and the last one the previous."""
+        self._remove_remains()
+        fresh = self._temporary()
+        write_checkpoint(fresh, snapshot)
+        if self.last.exists():
+            if self.previous.exists():
+                self.previous.rename(self._temporary())
+            self.last.rename(self.previous)
+        fresh.rename(self.last)
+        force_to_disk(self.directory)
+        self._remove_remains()
+
+    def mark_best(self, source: Path | None = None) -> None:
+        """Make the last one also the best one. No bytes are copied where the file system knows hard links."""
+        fresh = self._temporary()
+        fresh.mkdir()
+        for file in sorted((source or self.last).iterdir()):
+            _link_or_copy(file, fresh / file.name)
+        force_to_disk(fresh)
+        if self.best.exists():
+            self.best.rename(self._temporary())
+        fresh.rename(self.best)
+        force_to_disk(self.directory)
+        self._remove_remains()
+
+    def load(self, check: Callable[[Snapshot], None], note: Callable[[str], None]) -> Snapshot | None:
+        """The newest good one, None if there is none at all. `check` raises ValueError for one that does not fit the run.
+
+        What is wrong with a newer one goes to `note`. One process then has to `settle`.
+        """
+        problems: list[str] = []
+        for path in (self.last, self.previous):
+            if not path.exists():
+                continue
+            try:
+                snapshot = read_checkpoint(path)
+                check(snapshot)
+            except ValueError as error:
+                problems.append(str(error))
+                continue
+            for problem in problems:
+                note(f"{problem}; going on from {path.name}, step {snapshot.state['step']}")
+            self.loaded = path
+            return snapshot
+        if problems:
+            raise ValueError(f"no checkpoint in {self.directory} can be used: {'; '.join(problems)}")
+        return None
+
+    def settle(self, is_best: bool) -> None:
+        """After `load`: finish what an interrupted session left undone."""
+        if self.loaded == self.previous and self.last.exists():
+            # It cannot be used. Left in its place, the next save would let it displace the good one.
+            aside = self.directory / "damaged"
+            if aside.exists():
+                shutil.rmtree(aside)
+            self.last.rename(aside)
+        if is_best:  # the session may have ended between saving and marking
+            self.mark_best(self.loaded)
+
+    def _temporary(self) -> Path:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return self.directory / f".{secrets.token_hex(4)}.tmp"
+
+    def _remove_remains(self) -> None:
+        for path in self.directory.glob(".*.tmp"):
+            shutil.rmtree(path)
+
+
+def write_checkpoint(path: Path, snapshot: Snapshot) -> None:
+    """Files of a checkpoint in a new directory, forced to disk, the manifest last."""
+    path.mkdir()
+    save_file(_separate(snapshot.model), path / MODEL, metadata={"format": "pt"})
+    if snapshot.ema is not None:
+        save_file(_separate(snapshot.ema), path / EMA, metadata={"format": "pt"})
+    torch.save(snapshot.state, path / STATE)
+    files = {}
+    for file in sorted(path.iterdir()):
+        force_to_disk(file)
+        files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+    write_json(path / MANIFEST, {"format": FORMAT, "step": snapshot.state["step"], "files": files})
+
+
+def read_checkpoint(path: Path) -> Snapshot:
+    """A whole checkpoint, after comparing every file with the manifest. DamagedCheckpointError names what is wrong."""
+    files = verify_checkpoint(path)
+    try:
+        state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        raise DamagedCheckpointError(f"{path / STATE} cannot be read: {_first_line(error)}") from error
+    return Snapshot(read_weights(path, MODEL), read_weights(path, EMA) if EMA in files else None, state)
+
+
+def read_weights(path: Path, name: str = MODEL) -> dict[str, Tensor]:
+    """The tensors of MODEL or EMA, on the CPU."""
+    try:
+        return load_file(path / name)
+    except (SafetensorError, OSError) as error:
+        raise DamagedCheckpointError(f"{path / name} cannot be read: {_first_line(error)}") from error
+
+
+def verify_checkpoint(path: Path) -> set[str]:
+    """Compare the files with the manifest and return their names."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        kind, files = manifest["format"], manifest["files"]
+        expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items()}
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{path / MANIFEST} is missing, so nothing says whether {path} is complete") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(f"{path / MANIFEST} is not the manifest of a checkpoint: {_first_line(error)}") from error
+    if kind != FORMAT or not {MODEL, STATE} <= expected.keys():
+        raise DamagedCheckpointError(f"{path / MANIFEST} describes {kind!r}, this version reads {FORMAT!r}")
+    for name, (size, digest) in expected.items():
+        file = path / name
+        if not file.is_file():
+            raise DamagedCheckpointError(f"{file} is missing")
+        if file.stat().st_size != size:
+            raise DamagedCheckpointError(f"{file} has {file.stat().st_size} bytes instead of {size}: truncated or replaced")
+        if _sha256(file) != digest:
+            raise DamagedCheckpointError(f"{file} was altered: its SHA-256 is not the manifest's")
+    return set(expected)
+
+
+def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors with memory of their own: safetensors knows no tied weights."""
+    seen: set[int] = set()
+    separate = {}
+    for name, tensor in tensors.items():
+        own = tensor.contiguous()
+        separate[name] = own.clone() if own.untyped_storage().data_ptr() in seen else own
+        seen.add(own.untyped_storage().data_ptr())
+    return separate
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _link_or_copy(file: Path, target: Path) -> None:
+    try:
+        os.link(file, target)
+    except OSError:  # some network and FAT file systems
+        shutil.copyfile(file, target)
+        force_to_disk(target)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,93 @@
+"""metrics.jsonl: one JSON object per line, in the order things happened.
+
+    {"kind": "train", "step", "epoch", "loss", "lr", "grad_norm", ..., "time"}
+    {"kind": "eval", "split", "weights": "model" | "ema", "step", "epoch", <name>: <value>, ..., "time"}
+    {"kind": "scalars", "step", "epoch", "values": {module path: {name: [number, ...]}}}
+    {"kind": "note", "step", "text"}
+
+`step` counts the steps done. Means are over all samples since the line before. What depends on the clock stands in "time" only
+("seconds", and for train "training_seconds" and "images_per_second"): the rest is the same for a run that was interrupted and
+resumed.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .optional import optional_methods
+from .run_dir import RunDirectory
+
+
+class Log:
+    """The lines, and TensorBoard's files if wanted."""
+
+    def __init__(self, run: RunDirectory, step: int, size: int, tensorboard: bool = False) -> None:
+        """Go on after `step`, when the file had `size` bytes; what was written later is cut off."""
+        self.path = run.metrics_file
+        self.file = self.path.open("ab")
+        self.file.truncate(min(size, self.path.stat().st_size))
+        self.board = _open_tensorboard(run.tensorboard, step) if tensorboard else None
+
+    def write(self, record: dict[str, Any]) -> None:
+        line = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+        self.file.write(line.encode() + b"\n")
+        self.file.flush()
+        if self.board is not None and record["kind"] in ("train", "eval"):
+            prefix = record["kind"] if record["kind"] == "train" else f"{record['split']}_{record['weights']}"
+            for name, value in record.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(f"{prefix}/{name}", value, record["step"])
+
+    def force_to_disk(self) -> int:
+        """Returns the size of the file."""
+        os.fsync(self.file.fileno())
+        return os.fstat(self.file.fileno()).st_size
+
+    def close(self) -> None:
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a metrics.jsonl; a run that is still writing may have begun another."""
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def module_scalars(model: nn.Module) -> dict[str, dict[str, list[float | None]]]:
+    """{module path: {name: numbers}} of all modules that report `scalars()`.
+
+    Names like "lambda.0", "lambda.1" are one list, "lambda"; None where a number in between is absent.
+    """
+    report = {}
+    for path, scalars in optional_methods(model, "scalars").items():
+        lists: dict[str, list[float | None]] = {}
+        for name, value in scalars().items():
+            stem, _, index = name.rpartition(".")
+            stem, position = (stem, int(index)) if stem and index.isdigit() else (name, 0)
+            numbers = lists.setdefault(stem, [])
+            numbers.extend([None] * (position + 1 - len(numbers)))
+            numbers[position] = value
+        report[path] = lists
+    return report
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for what JSON cannot write."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _open_tensorboard(directory: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ValueError("engine.tensorboard needs TensorBoard: pip install 'dynavit[track]'") from error
+    return SummaryWriter(str(directory), purge_step=step + 1)

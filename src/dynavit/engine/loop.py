@@ -1,0 +1,167 @@
+"""The training loop: a story in chapters. What happens in each lives in the files beside.
+
+Step k of a run is step k % steps of epoch k // steps. It depends on the weights, the optimiser's state, the samples of that step
+and random numbers seeded by (seed, step, rank, micro-batch): so a checkpoint holds no random state and no position
+in the data, and a run that was killed goes on as if nothing had happened.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.batch import Batch
+from .checkpoint import Checkpoints
+from .compiling import Compiled
+from .config import TrainPlan
+from .contract import Loader, Task
+from .evaluate import evaluate
+from .interrupt import Interrupt
+from .log import Log, module_scalars
+from .processes import Processes, whole_parameters
+from .progress import Silent
+from .run_dir import RunDirectory
+from .trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended.
+
+    Attributes:
+        steps: done in all.
+        best: {"value", "step", "weights"} of the best validation, None without one.
+        nothing_to_do: the run had been finished before.
+    """
+
+    steps: int
+    best: dict[str, Any] | None
+    nothing_to_do: bool = False
+
+
+def train(
+    task: Task,
+    train: Loader,
+    val: Loader | None,
+    plan: TrainPlan,
+    run: RunDirectory,
+    *,
+    processes: Processes,
+    resume: bool = False,
+    progress: Silent | None = None,
+) -> Summary:
+    """Train `task.model` as planned and leave metrics and checkpoints in the run's directory.
+
+    `resume` goes on from the newest good checkpoint, or from the start if there is none; give the same task, loaders and plan.
+    SIGINT and SIGTERM write a checkpoint first. Global random number generators are reseeded all the time.
+    """
+    progress = progress if processes.is_main and progress is not None else Silent()
+    engine, total = plan.engine, round(plan.epochs * train.steps)
+    if total < 1:
+        raise ValueError(f"{plan.epochs} epochs of {train.steps} steps leave nothing to train; raise --epochs")
+
+    # ---- Where to begin
+    if resume and (before := run.finished()) is not None:
+        if before["steps"] != total:
+            raise ValueError(f"the run in {run.path} was finished after {before['steps']} steps; {total} would need a new run")
+        progress.note(f"the run in {run.path} is finished, nothing to do")
+        return Summary(before["steps"], before["best"], nothing_to_do=True)
+    trainer = Trainer(task, plan, train.steps, total, processes)
+    checkpoints = Checkpoints(run.checkpoints)
+    if resume:
+        trainer.resume(checkpoints, progress.note)
+    log = Log(run, trainer.step, trainer.log_size, engine.tensorboard) if processes.is_main else None
+
+    def record(kind: str, **values: Any) -> None:
+        line = {"kind": kind, "step": trainer.step, "epoch": trainer.step / train.steps, **values}
+        if log is not None:
+            log.write(line)
+        if kind == "note":
+            progress.note(values["text"])
+        elif kind != "scalars":
+            progress.logged(line)
+
+    def note(text: str) -> None:
+        record("note", text=text)
+
+    compiled = Compiled(task.model, engine.compile, note)
+
+    def validate(weights: str) -> None:
+        assert val is not None
+        results = compiled.attempt(evaluate, task, val, processes, note)
+        record("eval", split="val", weights=weights, **results, time={"seconds": trainer.clock.seconds()})
+        if weights == ("model" if trainer.ema is None else "ema"):
+            trainer.keep_best(results[task.main_metric], weights)
+
+    def save() -> None:
+        snapshot = trainer.snapshot(log.force_to_disk() if log is not None else 0)
+        if processes.is_main:
+            checkpoints.save(snapshot)
+            if trainer.is_best:
+                checkpoints.mark_best()
+        processes.barrier()
+
+    # ---- Steps
+    progress.begin(trainer.step, total)
+    try:
+        with Interrupt() as interrupt:
+            for batches in steps(train, trainer.step, total):
+                compiled.attempt(trainer.gradients, batches)
+                trainer.update(batches, compiled)
+                done, epoch_ends = trainer.step, trainer.step % train.steps == 0
+                progress.step(done)
+                if done <= train.steps:  # each sample comes by in the first epoch, and is complained of once
+                    for message in (message for batch in batches for message in batch.broken):
+                        note(message)
+
+                # ---- What is known after this step
+                if log_due := done % engine.log_every == 0 or done == total:
+                    record("train", **trainer.take_window())
+                if done == total or (done % engine.scalars_every == 0 if engine.scalars_every else epoch_ends):
+                    with whole_parameters(task.model):
+                        if values := module_scalars(task.model):
+                            record("scalars", values=values)
+                if val is not None and (done == total or (epoch_ends and done // train.steps % engine.eval_every == 0)):
+                    with trainer.clock.paused():
+                        validate("model")
+                        if trainer.ema is not None:
+                            with trainer.ema.applied():
+                                validate("ema")
+
+                # ---- What is kept of it
+                # Processes have to agree to stop, and asking costs a message, so several ask only now and then.
+                stop = processes.any(interrupt.signal is not None) if processes.world == 1 or log_due else False
+                due = done % engine.checkpoint_every == 0 if engine.checkpoint_every else epoch_ends
+                if due or stop or trainer.is_best or done == total:
+                    with trainer.clock.paused():
+                        save()
+                if stop and done < total:
+                    progress.note(f"stopped by a signal after step {done}; a checkpoint is written, go on with --resume")
+                    interrupt.deliver()
+
+        # ---- The end
+        if processes.is_main:
+            run.mark_finished({"steps": total, "best": trainer.best})
+        processes.barrier()
+        return Summary(total, trainer.best)
+    finally:
+        compiled.undo()
+        progress.end()
+        if log is not None:
+            log.close()
+
+
+def steps(loader: Loader, first: int, total: int) -> Iterator[list[Batch]]:
+    """The micro-batches of steps first, first + 1, ..., total - 1 of a run."""
+    step = first
+    while step < total:
+        epoch, start = divmod(step, loader.steps)
+        batches_left = min(total - step, loader.steps - start)
+        iterator = loader.epoch(epoch, start)
+        for _, batches in zip(range(batches_left), iterator, strict=False):
+            yield batches
+            step += 1
+            batches_left -= 1
+        if batches_left:
+            raise ValueError(
+                f"the loader promised {loader.steps} steps in an epoch, but epoch {epoch} ended at {step % loader.steps}"
+            )

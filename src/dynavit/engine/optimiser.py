@@ -1,0 +1,86 @@
+"""AdamW: which parameters are decayed, at which rate each layer learns, and the state by parameter name."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from ..common.torchvision_shim import ensure_torchvision
+from .config import OptimConfig
+from .optional import optional_methods
+from .sharded import assign, gathered
+
+FUSED = ("cpu", "cuda", "xpu", "mps")  # devices with an AdamW in one kernel
+
+
+def make_optimiser(model: nn.Module, config: OptimConfig, device: torch.device) -> AdamW:
+    groups = parameter_groups(model, config.weight_decay, config.layer_decay)
+    return AdamW(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=device.type in FUSED)
+
+
+def set_lr(optimiser: AdamW, lr: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["lr_scale"]
+
+
+def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
+    """Groups for an optimiser: every trainable parameter in exactly one, each with its `weight_decay` and `lr_scale`."""
+    exempt = names_without_decay(model)
+    scales = layer_scales(model, layer_decay) if layer_decay != 1.0 else {}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            decay = 0.0 if name in exempt or parameter.ndim <= 1 else weight_decay
+            groups.setdefault((scales.get(name, 1.0), decay), []).append(parameter)
+    if not groups:
+        raise ValueError("the model has no parameter to train: all of them are frozen")
+    return [{"params": params, "lr_scale": scale, "weight_decay": decay} for (scale, decay), params in groups.items()]
+
+
+def names_without_decay(model: nn.Module) -> set[str]:
+    """What the model exempts from weight decay (timm's `no_weight_decay()`), and what its layers do."""
+    own = optional_methods(model, "no_weight_decay").get("", set)()
+    layers = optional_methods(model, "no_weight_decay_parameters")
+    return set(own) | {f"{path}.{name}" if path else name for path, names in layers.items() for name in names()}
+
+
+def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
+    """Parameter name to factor on the learning rate: 1 for the last layer, `layer_decay` for the one before, and so on."""
+    matcher = optional_methods(model, "group_matcher").get("")
+    if matcher is None:
+        raise ValueError(
+            f"optim.layer_decay={layer_decay} needs a model that says which layer a parameter belongs to (timm's "
+            f"`group_matcher`), and {type(model).__name__} does not; leave layer_decay at 1"
+        )
+    ensure_torchvision()
+    from timm.models import group_parameters  # slow to import, and only needed here
+
+    layers: dict[str, int] = group_parameters(model, matcher(coarse=False), reverse=True)
+    last = max(layers.values())
+    return {name: layer_decay ** (last - layer) for name, layer in layers.items()}
+
+
+def optimiser_state(optimiser: AdamW, model: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """{parameter name: {"step", "exp_avg", "exp_avg_sq"}} with whole tensors on the CPU."""
+    return {
+        name: {key: gathered(value).clone() for key, value in optimiser.state[parameter].items()}
+        for name, parameter in model.named_parameters()
+        if parameter in optimiser.state
+    }
+
+
+def load_optimiser_state(optimiser: AdamW, model: nn.Module, state: dict[str, dict[str, Tensor]]) -> None:
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if state.keys() - trained.keys():
+        raise ValueError(
+            f"the optimiser's state knows parameters that are not trained: {sorted(state.keys() - trained.keys())}"
+        )
+    for name, values in state.items():
+        parameter = trained[name]
+        for key, whole in values.items():
+            # The step count is a plain number; moments look like their parameter and are spread as it is.
+            own = whole.to(parameter.device) if key == "step" else torch.zeros_like(parameter.detach())
+            if key != "step":
+                assign(own, whole)
+            optimiser.state[parameter][key] = own

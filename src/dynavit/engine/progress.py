@@ -1,0 +1,116 @@
+"""What a person sees while a run trains: a bar on a terminal, a line now and then in a file."""
+
+import sys
+import time
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Silent:
+    """Shows nothing. Also the list of what happens: the loop calls these in this order."""
+
+    def begin(self, done: int, total: int) -> None:
+        """Steps done before, and in all."""
+
+    def step(self, done: int) -> None:
+        """After every step: must cost nothing."""
+
+    def logged(self, record: dict[str, Any]) -> None:
+        """A train or eval line of metrics.jsonl."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+
+    def end(self) -> None:
+        """Also after an exception."""
+
+
+class Lines(Silent):
+    """Plain lines: every evaluation and note, and at most one line in ten seconds about training."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.total, self.next_line = 0, 0.0
+
+    def begin(self, done: int, total: int) -> None:
+        self.total, self.next_line = total, 0.0
+
+    def logged(self, record: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if record["kind"] == "train" and now < self.next_line:
+            return
+        if record["kind"] == "train":
+            self.next_line = now + SECONDS_BETWEEN_LINES
+        self._print(f"step {record['step']}/{self.total}, epoch {record['epoch']:.4g}: {summary(record)}")
+
+    def note(self, text: str) -> None:
+        self._print(f"note: {text}")
+
+    def _print(self, line: str) -> None:
+        self.stream.write(line + "\n")
+        self.stream.flush()
+
+
+class Bar(Silent):
+    """A progress bar with time left, loss, learning rate, images per second and the last evaluation."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[train]}"),
+            TextColumn("[bold]{task.fields[val]}"),
+        )
+        # Twice a second: drawing takes time from the training, which runs in the same interpreter.
+        self.bar = Progress(*columns, console=console, refresh_per_second=2, expand=True)
+        self.task = self.bar.add_task("train", total=None, visible=False, epoch="0", train="", val="")
+
+    def begin(self, done: int, total: int) -> None:
+        self.bar.update(self.task, completed=done, total=total, visible=True)
+        self.bar.start()
+
+    def step(self, done: int) -> None:
+        self.bar.update(self.task, completed=done)
+
+    def logged(self, record: dict[str, Any]) -> None:
+        fields: dict[str, Any] = {"train" if record["kind"] == "train" else "val": summary(record)}
+        self.bar.update(self.task, epoch=f"{record['epoch']:.4g}", **fields)
+
+    def note(self, text: str) -> None:
+        self.bar.console.print(f"note: {text}", markup=False, highlight=False)
+
+    def end(self) -> None:
+        self.bar.stop()
+
+
+def choose_progress(quiet: bool = False, stream: TextIO | None = None) -> Silent:
+    """A bar if the stream (stderr) is a terminal, lines otherwise; nothing if `quiet`."""
+    stream = stream or sys.stderr
+    if quiet:
+        return Silent()
+    return Bar(Console(file=stream)) if stream.isatty() else Lines(stream)
+
+
+def summary(record: dict[str, Any]) -> str:
+    """A line of metrics.jsonl in a few words."""
+    if record["kind"] == "train":
+        rate = f"{record['time']['images_per_second']:.4g} images/s"
+        return f"loss {_number(record['loss'])}, lr {_number(record['lr'])}, {rate}"
+    left_out = ("step", "epoch")
+    values = [f"{name} {_number(value)}" for name, value in record.items() if _shown(value) and name not in left_out]
+    return f"{record['split']}{' (ema)' if record['weights'] == 'ema' else ''}: {', '.join(values)}"
+
+
+def _shown(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def _number(value: float | None) -> str:
+    return "nan" if value is None else f"{value:.4g}"

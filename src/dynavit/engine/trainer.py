@@ -1,0 +1,214 @@
+"""What changes from step to step, and how one step changes it."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from ..common.batch import Batch
+from .checkpoint import Checkpoints, Snapshot
+from .clock import Clock
+from .compiling import Compiled
+from .config import TrainPlan
+from .contract import Task
+from .ema import Ema
+from .finite import explain
+from .optimiser import load_optimiser_state, make_optimiser, optimiser_state, set_lr
+from .optional import optional_methods
+from .processes import Processes
+from .schedule import lr_at
+from .seeding import seed_everything
+from .sharded import assign, gathered, whole_number
+
+
+class Trainer:
+    """A task with its optimiser and averages at some step.
+
+    Attributes:
+        step: steps done.
+        best: {"value", "step", "weights"} of the best validation so far.
+        window: sums over the steps since the last log line, {name: ()}; `window_steps` and `window_images` count them.
+        log_size: bytes of metrics.jsonl at the checkpoint that was resumed.
+    """
+
+    def __init__(self, task: Task, plan: TrainPlan, steps_per_epoch: int, total: int, processes: Processes) -> None:
+        self.task, self.plan, self.processes = task, plan, processes
+        self.total, self.steps_per_epoch = total, steps_per_epoch
+        self.warmup = min(round(plan.optim.warmup_epochs * steps_per_epoch), total // 2)
+        self.placed = processes.place(task).train()
+        self.optimiser = make_optimiser(task.model, plan.optim, processes.device)
+        self.parameters = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+        self.scaler = torch.amp.GradScaler(processes.device.type, enabled=plan.engine.precision == "fp16")
+        self.ema = Ema(task.model, plan.ema) if plan.ema.decay else None
+        self.set_progress = list(optional_methods(task.model, "set_progress").values())
+        self.commit_statistics = list(optional_methods(task.model, "commit_statistics").values())
+        self.step = 0
+        self.best: dict[str, Any] | None = None
+        self.window: dict[str, Tensor] = {}
+        self.window_steps = self.window_images = self.log_size = 0
+        self.clock = Clock()
+
+    # ---- One step: gradients, which can be repeated, and then the update
+
+    def gradients(self, batches: list[Batch]) -> None:
+        """Add up the gradient of the step over its micro-batches, and the step's means."""
+        for set_progress in self.set_progress:
+            set_progress(self.step, self.total)
+        self.optimiser.zero_grad(set_to_none=True)
+        self.means: dict[str, Tensor] = {}
+        for number, batch in enumerate(batches):
+            with self.processes.gradient_sync(self.placed, self.task, last=number == len(batches) - 1):
+                outputs = self.forward(number, batch)
+                # Means over the samples of the step: gradients of processes are averaged, those of micro-batches added up.
+                share = batch.count / batch.step_count
+                self.scaler.scale(outputs["loss"] * (share * self.processes.world)).backward()
+            for name, value in outputs.items():
+                value = torch.as_tensor(value, device=self.processes.device).detach().to(self.sum_dtype) * share
+                self.means[name] = self.means[name] + value if name in self.means else value
+
+    def forward(self, number: int, batch: Batch) -> dict[str, Tensor]:
+        """The task's outputs for micro-batch `number`; the same at every call."""
+        seed_everything(self.plan.seed, self.step, self.processes.rank, number)
+        with self.processes.autocast():
+            return self.placed(batch.to(self.processes.device, self.processes.dtype))
+
+    def update(self, batches: list[Batch], compiled: Compiled) -> None:
+        lr = lr_at(self.step, self.total, self.warmup, self.plan.lr, self.plan.optim.min_lr)
+        set_lr(self.optimiser, lr)
+        self.scaler.unscale_(self.optimiser)
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        norm = whole_number(get_total_norm(gradients))
+        self._check_finite(norm, batches, lr, compiled)
+        if self.plan.optim.clip:
+            clip_grads_with_norm_(self.parameters, self.plan.optim.clip, norm)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        for commit_statistics in self.commit_statistics:
+            commit_statistics()
+        if self.ema is not None:
+            self.ema.update()
+        self._add_to_window(self.means | {"grad_norm": norm.to(self.sum_dtype) / self.processes.world}, batches)
+        self.step += 1
+
+    def _check_finite(self, norm: Tensor, batches: list[Batch], lr: float, compiled: Compiled) -> None:
+        engine, on_cpu = self.plan.engine, self.processes.device.type == "cpu"
+        # Looking at a number on an accelerator makes the host wait for it.
+        if not engine.check_finite or not (on_cpu or (self.step + 1) % engine.log_every == 0):
+            return
+        # A scaler expects gradients that overflow now and then, and skips those steps.
+        watched = self.means["loss"] if self.scaler.is_enabled() else self.means["loss"] + norm
+        if not math.isfinite(float(watched)):
+            compiled.undo()  # hooks see the inside of a model only where it runs layer by layer
+
+            def rerun() -> None:
+                for number, batch in enumerate(batches):
+                    self.forward(number, batch)
+
+            raise explain(self.task.model, rerun, self.step, lr)
+
+    # ---- What is logged
+
+    @property
+    def sum_dtype(self) -> torch.dtype:
+        return torch.float32 if self.processes.device.type == "mps" else torch.float64
+
+    def _add_to_window(self, means: dict[str, Tensor], batches: list[Batch]) -> None:
+        broken = float(sum(len(batch.broken) for batch in batches))
+        values = means | {"broken": torch.tensor(broken, device=self.processes.device, dtype=self.sum_dtype)}
+        for name, value in values.items():
+            self.window[name] = self.window[name] + value if name in self.window else value
+        self.window_steps += 1
+        self.window_images += batches[0].step_count
+
+    def take_window(self) -> dict[str, Any]:
+        """Means since the last call, for a log line."""
+        sums = {name: float(value) for name, value in self.processes.sum(self.window).items()}
+        broken = int(sums.pop("broken"))
+        values: dict[str, Any] = {"loss": sums.pop("loss") / self.window_steps, "lr": self.optimiser_lr}
+        values |= {name: value / self.window_steps for name, value in sums.items()}
+        if broken:
+            values["broken"] = broken
+        values["time"] = self.clock.lap(self.window_images)
+        self.window, self.window_steps, self.window_images = {}, 0, 0
+        return values
+
+    @property
+    def optimiser_lr(self) -> float:
+        return lr_at(self.step - 1, self.total, self.warmup, self.plan.lr, self.plan.optim.min_lr)
+
+    def keep_best(self, value: float, weights: str) -> None:
+        if math.isfinite(value) and (self.best is None or value > self.best["value"]):
+            self.best = {"value": value, "step": self.step, "weights": weights}
+
+    @property
+    def is_best(self) -> bool:
+        return self.best is not None and self.best["step"] == self.step
+
+    # ---- What is stored
+
+    def snapshot(self, log_size: int) -> Snapshot:
+        """Everything to go on from here. All processes take part; the result is the same in each."""
+        window = self.processes.sum(self.window)
+        # From now on this process has the others' part too, as it would after resuming from the snapshot.
+        self.window = window if self.processes.is_main else {name: torch.zeros_like(value) for name, value in window.items()}
+        state = {
+            "step": self.step,
+            "total": self.total,
+            "steps_per_epoch": self.steps_per_epoch,
+            "optimiser": optimiser_state(self.optimiser, self.task.model),
+            "scaler": self.scaler.state_dict(),
+            "ema_updates": self.ema.updates if self.ema is not None else 0,
+            "window": {name: value.cpu() for name, value in window.items()},
+            "window_steps": self.window_steps,
+            "window_images": self.window_images,
+            "best": self.best,
+            "log_size": log_size,
+            "clock": self.clock.state(),
+        }
+        model = {name: gathered(tensor) for name, tensor in self.task.model.state_dict().items()}
+        return Snapshot(model, self.ema.state() if self.ema is not None else None, state)
+
+    def resume(self, checkpoints: Checkpoints, note: Callable[[str], None]) -> None:
+        """Go back to the newest good checkpoint. Without any this is the start."""
+        snapshot = checkpoints.load(self._check_fits, note)
+        self.processes.barrier()
+        if snapshot is None:
+            note("there is no checkpoint yet, starting from the first step")
+            return
+        state = snapshot.state
+        self.step, self.best, self.log_size = state["step"], state["best"], state["log_size"]
+        if self.processes.is_main:
+            checkpoints.settle(self.is_best)
+        for name, tensor in self.task.model.state_dict().items():
+            assign(tensor, snapshot.model[name])
+        if self.ema is not None and snapshot.ema is not None:
+            self.ema.load(snapshot.ema, state["ema_updates"])
+        load_optimiser_state(self.optimiser, self.task.model, state["optimiser"])
+        self.scaler.load_state_dict(state["scaler"])
+        window = {name: value.to(self.processes.device) for name, value in state["window"].items()}
+        self.window = window if self.processes.is_main else {name: torch.zeros_like(value) for name, value in window.items()}
+        self.window_steps, self.window_images = state["window_steps"], state["window_images"]
+        self.clock = Clock(**state["clock"])
+
+    def _check_fits(self, snapshot: Snapshot) -> None:
+        own = {name: tuple(tensor.shape) for name, tensor in self.task.model.state_dict().items()}
+        stored = {name: tuple(tensor.shape) for name, tensor in snapshot.model.items()}
+        if own != stored:
+            name = min(name for name in own.keys() | stored.keys() if own.get(name) != stored.get(name))
+            raise ValueError(
+                f"the checkpoint of step {snapshot.state['step']} is of another model: {name} is {stored.get(name, 'absent')} "
+                f"there and {own.get(name, 'absent')} here"
+            )
+        for name, value in (("total", self.total), ("steps_per_epoch", self.steps_per_epoch)):
+            if snapshot.state[name] != value:
+                raise ValueError(
+                    f"the checkpoint of step {snapshot.state['step']} has {name}={snapshot.state[name]}, this run has {value}; "
+                    "resume with the same data, batch size and epochs, or start a new run"
+                )
+        if (snapshot.ema is None) != (self.ema is None):
+            raise ValueError(
+                "the checkpoint has an EMA and the plan has none, or the other way round; resume with the same ema.decay"
+            )
