@@ -1,0 +1,21 @@
+"""`report.html`, from the files of a run or a comparison and nothing else."""
+
+from pathlib import Path
+
+from ..common.files import write_text
+from .comparison_sections import comparison_sections
+from .page import render
+from .read import Comparison, read_directory
+from .run_sections import run_sections
+
+
+def write_report(directory: str | Path) -> Path:
+    """Write the page of a run or a comparison into its directory and return where it is."""
+    found = read_directory(directory)
+    if isinstance(found, Comparison):
+        page = render(found.title, found.created.replace("T", " "), comparison_sections(found))
+    else:
+        page = render(found.name, str(found.environment.get("date", "")).replace("T", " "), run_sections(found))
+    path = Path(directory) / "report.html"
+    write_text(path, page)
+    return path
