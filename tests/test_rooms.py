@@ -8,7 +8,7 @@ import dynavit
 
 PACKAGE = Path(dynavit.__file__).parent
 
-TOP = {"config", "assemble", "load", "runs", "compare"}  # small modules that tie rooms together
+TOP = {"config", "assemble", "initial", "load", "runs", "samples", "compare"}  # small modules that tie rooms together
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -26,6 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"data", "engine", "common"},
     "assemble": ROOMS | TOP,
     "runs": ROOMS | TOP,
+    "samples": ROOMS | TOP,
+    "initial": ROOMS | TOP,
     "load": ROOMS | TOP,
     "compare": ROOMS | TOP,
     "__init__": ROOMS | TOP,  # the public door

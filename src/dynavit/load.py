@@ -1,12 +1,78 @@
 """Files to models."""
 
+import json
+from dataclasses import asdict, dataclass
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from .common.files import write_json
 from .models.released import import_released
+
+MODEL_CARD = "model.json"
+
+
+@dataclass
+class ModelCard:
+    """What a run's weights belong to: the file model.json.
+
+    Attributes:
+        model: keyword arguments of `create_model`.
+        classes: names, in the order of the model's outputs.
+        preprocess: how an image becomes an input, see `data.preprocess`.
+        data: name of the data set and number of images in each split.
+    """
+
+    model: dict[str, Any]
+    classes: list[str]
+    preprocess: dict[str, Any]
+    data: dict[str, Any]
+
+    def write(self, run: Path) -> None:
+        write_json(run / MODEL_CARD, asdict(self))
+
+    @classmethod
+    def read(cls, run: Path) -> "ModelCard":
+        path = run / MODEL_CARD
+        if not path.is_file():
+            what = "is not a directory" if not run.is_dir() else f"has no {MODEL_CARD}, so it is not a run of `dynavit train`"
+            raise ValueError(f"{run} {what}")
+        return cls(**json.loads(path.read_text()))
+
+
+def load(
+    path: str | PathLike[str],
+    checkpoint: Literal["last", "best"] = "last",
+    weights: Literal["model", "ema"] | None = None,
+) -> nn.Module:
+    """The model of a run directory, in evaluation mode.
+
+    Args:
+        path: the `--out` of `dynavit train`.
+        checkpoint: the end of the training, or where validation was best.
+        weights: "ema" are the averaged ones; by default those, if the run kept any.
+    """
+    from .engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
+    from .models import create_model
+
+    run = Path(path)
+    card = ModelCard.read(run)
+    directory = run / "checkpoints" / checkpoint
+    if not directory.is_dir():
+        there = sorted(entry.name for entry in (run / "checkpoints").glob("*") if not entry.name.startswith("."))
+        raise ValueError(
+            f"{run} has no checkpoint {checkpoint!r}; there {'is ' + ', '.join(there) if there else 'is none yet'}"
+        )
+    files = verify_checkpoint(directory)
+    file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
+    if file not in files:
+        raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
+    model = create_model(**card.model)
+    model.load_state_dict(read_weights(directory, file))
+    return model.eval()
 
 
 def load_released(path: str | PathLike[str], arch: str | None = None, norm: str | None = None, **options: Any) -> nn.Module:
@@ -14,12 +80,16 @@ def load_released(path: str | PathLike[str], arch: str | None = None, norm: str 
 
     The file is read as weights only: a checkpoint that holds code or other objects is refused.
     """
+    return import_released(read_foreign(path), arch, norm, **options)
+
+
+def read_foreign(path: str | PathLike[str]) -> Any:
+    """What torch.save wrote, as weights only."""
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # torch raises whatever its unpickler trips over
         raise ValueError(
             f"{path}: not a checkpoint that torch can read as weights only ({type(error).__name__}: {error})"
         ) from error
-    return import_released(checkpoint, arch, norm, **options)

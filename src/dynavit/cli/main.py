@@ -14,6 +14,7 @@ from .bench import bench_models, bench_norms
 from .convert import convert
 from .list import list_models, list_norms
 from .parse import first_line, parse_options
+from .train import train
 
 Command = Callable[..., None]
 
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Command | Group] = {
     "list": Group("Show what there is to choose from.", "thing to list", {"norms": list_norms, "models": list_models}),
     "bench": Group("Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models}),
     "convert": convert,
+    "train": train,
 }
 
 EXAMPLES = """\

@@ -42,6 +42,7 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
         """Types and defaults of options from the one, the docstring's own line breaks from the other."""
 
     types = _option_types(function)
+    words = getattr(function, "prepare", list)(words)  # a command may know more about its words
     words = _normal_spelling(_named(words, function, prog), types)
     _check_names(words, [*types, *_OWN_OPTIONS])
     parser = ArgumentParser(

@@ -10,8 +10,17 @@ from .processes import Processes
 
 
 @torch.no_grad()
-def evaluate(task: Task, loader: Loader, processes: Processes, note: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. `note` hears of unreadable samples."""
+def evaluate(
+    task: Task,
+    loader: Loader,
+    processes: Processes,
+    note: Callable[[str], None] | None = None,
+    evaluator: Evaluator | None = None,
+) -> dict[str, Any]:
+    """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. `note` hears of unreadable samples.
+
+    Give an `evaluator` to ask it for more than its results afterwards.
+    """
     modes = [(module, module.training) for module in task.modules()]
     task.eval()
     try:

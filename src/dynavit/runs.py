@@ -1,0 +1,183 @@
+"""The main jobs on a run directory: train it, evaluate it."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from .assemble import build_model
+from .config import TrainConfig, from_plain, to_plain
+from .data.config import DataConfig
+from .data.dataset import DataSet
+from .data.loader import make_loader
+from .data.open import open_data
+from .data.preprocess import describe_preprocessing
+from .engine.evaluate import evaluate
+from .engine.loop import Summary, train
+from .engine.processes import Processes
+from .engine.progress import Silent
+from .engine.run_dir import RunDirectory
+from .load import ModelCard, load
+from .samples import sample_predictions
+from .tasks.classification import Classification
+
+EVAL_BATCH = 256
+
+# Options that may differ when a run goes on: they say where and how fast, not what.
+FREE_ON_RESUME = ("data_dir", "loading.workers", "loading.download", "engine.threads", "engine.device", "engine.tensorboard")
+FREE_ON_RESUME += ("engine.compile", "engine.parallel", "engine.check_finite", "init_from")
+
+
+def train_run(
+    config: TrainConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Silent | None = None,
+    command: Sequence[str] | None = None,
+) -> Summary:
+    """Train a model into the directory `out`, then evaluate it on the test split, or on validation where there is none.
+
+    An existing directory is refused, unless `resume` goes on where it stopped or `overwrite` begins again. With several
+    processes (torchrun) all of them call this.
+    """
+    progress = progress or Silent()
+    processes = Processes(config.engine)
+    data = open_data(config.data, config.data_dir, config.loading)
+    if "train" not in data.splits:
+        raise ValueError(f"{data.name} has no training images")
+    if resume:
+        _check_same_run(out, config, data)
+    model, call = build_model(config, data)
+    notes = list(data.notes)
+    if "patch_size" in call and "patch_size" not in config.model_options:
+        notes.append(f"{config.model} gets patches of {call['patch_size']} pixels to fit the images (model_options.patch_size)")
+    if config.init_from is not None and not (out / "checkpoints").exists():
+        from .initial import initial_weights
+
+        notes += initial_weights(model, config.init_from)
+    if processes.is_main:
+        run = RunDirectory.create(out, resume=resume, overwrite=overwrite)
+        run.write_config(to_plain(config))
+        run.write_env(device=str(processes.device), processes=processes.world, seed=config.seed, command=list(command or []))
+        sizes = {"name": data.name} | {name: len(split) for name, split in data.splits.items()}
+        ModelCard(call, data.classes, describe_preprocessing(data), sizes).write(out)
+        for note in notes:
+            progress.note(note)
+    processes.barrier()
+    run = RunDirectory(out)
+    task = Classification(model, len(data.classes))
+    loaders = {
+        split: make_loader(
+            data,
+            split,
+            train=split == "train",
+            batch_size=config.batch_size if split == "train" else EVAL_BATCH,
+            seed=config.seed,
+            augment=config.augment,
+            config=config.loading,
+            device=processes.device,
+            dtype=processes.dtype,
+            rank=processes.rank,
+            world=processes.world,
+            accumulate=config.optim.accumulate if split == "train" else 1,
+        )
+        for split in data.splits
+        if split != "test"
+    }
+    summary = train(
+        task, loaders["train"], loaders.get("val"), config.plan, run, processes=processes, resume=resume, progress=progress
+    )
+    last = "test" if "test" in data.splits else "val"
+    if last in data.splits and processes.is_main and not (out / "eval" / f"{last}.json").exists():
+        evaluate_run(out, split=last, data=data, device=config.engine.device, progress=progress)
+    processes.barrier()
+    return summary
+
+
+def evaluate_run(
+    run: Path,
+    *,
+    split: str = "test",
+    data: DataSet | None = None,
+    data_name: str | None = None,
+    data_dir: Path | None = None,
+    loading: DataConfig | None = None,
+    checkpoint: Literal["last", "best"] = "last",
+    weights: Literal["model", "ema"] | None = None,
+    batch_size: int = EVAL_BATCH,
+    device: str | None = None,
+    progress: Silent | None = None,
+) -> dict[str, Any]:
+    """Evaluate a run's model on a split of its own data set or another with the same classes; writes eval/<split>.json."""
+    progress = progress or Silent()
+    model = load(run, checkpoint, weights)
+    card = ModelCard.read(run)
+    config = from_plain(TrainConfig, RunDirectory(run).read_config())
+    if data is None:
+        own = data_name in (None, config.data)
+        data = open_data(data_name or config.data, data_dir or (config.data_dir if own else None), loading or config.loading)
+    if len(data.classes) != len(card.classes):
+        raise ValueError(f"{data.name} has {len(data.classes)} classes, the model of {run} tells {len(card.classes)} apart")
+    if data.channels != len(card.preprocess["mean"]):
+        raise ValueError(f"{data.name} has {data.channels} channels, the model of {run} takes {len(card.preprocess['mean'])}")
+    engine = config.engine
+    engine.device = device
+    processes = Processes(engine)
+    loader = make_loader(
+        data,
+        split,
+        train=False,
+        batch_size=batch_size,
+        config=loading or config.loading,
+        device=processes.device,
+        dtype=processes.dtype,
+    )
+    task = Classification(model.to(processes.device, processes.dtype), len(data.classes))
+    evaluator = task.evaluator()
+    start = time.perf_counter()
+    results = evaluate(task, loader, processes, progress.note, evaluator)
+    seconds = time.perf_counter() - start
+    name = split if data.name == card.data["name"] else f"{data.name.replace('/', '_')}-{split}"
+    name += "" if checkpoint == "last" else f"-{checkpoint}"
+    report = {
+        "data": data.name,
+        "split": split,
+        "checkpoint": checkpoint,
+        "weights": weights or ("ema" if config.ema.decay else "model"),
+        **results,
+        **evaluator.details(),
+        "classes": data.classes,
+        "throughput": {"images_per_second": evaluator.samples / seconds, "batch_size": batch_size},
+        "samples_shown": sample_predictions(model, data, split, processes),
+    }
+    report["file"] = str(RunDirectory(run).write_eval(name, report))
+    return report
+
+
+def _check_same_run(out: Path, config: TrainConfig, data: DataSet) -> None:
+    """A run goes on only with the options it began with, and on the same images."""
+    run = RunDirectory(out)
+    if not run.config_file.is_file():
+        return  # killed before it began, or never begun: start
+    before, now = _flat(run.read_config()), _flat(to_plain(config))
+    changed = [name for name in now if name not in FREE_ON_RESUME and before.get(name, now[name]) != now[name]]
+    if changed:
+        what = ", ".join(f"{name} was {before[name]!r}, is {now[name]!r}" for name in changed[:3])
+        raise ValueError(f"{out} cannot be resumed with other options: {what}; leave them out, or use another --out")
+    if (out / "model.json").is_file():
+        card = ModelCard.read(out)
+        sizes = {name: len(split) for name, split in data.splits.items()}
+        stored = {name: n for name, n in card.data.items() if name != "name"}
+        if card.classes != data.classes or stored != sizes:
+            raise ValueError(
+                f"{out} cannot be resumed: its data had {stored} images, now there are {sizes}, or classes changed"
+            )
+
+
+def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in plain.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
+    return flat
