@@ -46,7 +46,7 @@ def test_uniform_numbers_are_those_of_the_formula():
 
 def test_uniform_numbers_are_uniform_and_unrelated():
     numbers = uniform(0, 0, torch.arange(20_000), 4)
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     assert (numbers.mean(0) - 0.5).abs().max() < 0.01
     assert (numbers.var(0) - 1 / 12).abs().max() < 0.005
     between = torch.corrcoef(torch.cat([numbers, numbers.roll(1, 0), uniform(1, 0, torch.arange(20_000), 4)], 1).T)
@@ -70,12 +70,10 @@ def test_repeats_draw_fewer_samples_more_often_as_neighbours():
     assert (draws[:99].view(33, 3) // 100 == torch.arange(3)).all()
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    samples=st.integers(1, 50), batch=st.integers(1, 20), world=st.integers(1, 4), accumulate=st.integers(1, 3), seed=st.integers()
-)
-def test_parts_make_up_the_batch_in_order(samples, batch, world, accumulate, seed):
-    draws = epoch_draws(samples, seed % 2**63, 0)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(samples=st.integers(1, 50), batch=st.integers(1, 20), world=st.integers(1, 4), accumulate=st.integers(1, 3))
+def test_parts_make_up_the_batch_in_order(samples, batch, world, accumulate):
+    draws = epoch_draws(samples, 0, 0)
     seen = []
     for step in range(steps_in(samples, batch)):
         parts = [part for rank in range(world) for part in step_parts(draws, batch, step, rank, world, accumulate)]

@@ -1,51 +1,21 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009) from the official folders, python or binary version, both the same images in the
 same order. https://www.cs.toronto.edu/~kriz/cifar.html
 
-Every file is compared with its official MD5 sum. For the binary version of CIFAR-100 we have no sums: there the number of
-records and the labels are checked, and nothing would tell of a changed pixel.
+Every file is compared with its official MD5 sum, except those of the binary version of CIFAR-100: there the number of records
+and the labels are checked, and nothing would tell of a changed pixel.
 """
 
 import hashlib
-import io
-import pickle
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from ..common.torchvision_shim import ensure_torchvision
+from .cifar_versions import VERSIONS, Version
 from .config import DataConfig
 from .dataset import DataSet, MemorySplit
 from .memory import memory_dataset
-
-Records = tuple[np.ndarray, np.ndarray]  # (n, 3072) uint8 pixels, channel by channel, and (n,) labels
-
-
-@dataclass(frozen=True)
-class Version:
-    """One of the official forms of a data set.
-
-    Attributes:
-        folder: its official name.
-        train, test: files of images.
-        names: file of class names.
-        read: bytes of such a file -> images and labels.
-        read_names: bytes of `names` -> class names.
-        md5: sums of the files.
-        records: how many images a file has, where there is no sum.
-    """
-
-    folder: str
-    train: tuple[str, ...]
-    test: str
-    names: str
-    read: Callable[[bytes], Records]
-    read_names: Callable[[bytes], list[str]]
-    md5: dict[str, str] = field(default_factory=dict)
-    records: dict[str, int] = field(default_factory=dict)
 
 
 def open_cifar10(data_dir: Path | None, config: DataConfig) -> DataSet:
@@ -117,7 +87,11 @@ def _checked(path: Path, version: Version) -> bytes:
 def _split(paths: list[Path], version: Version) -> MemorySplit:
     parts = []
     for path in paths:
-        pixels, labels = version.read(_checked(path, version))
+        content = _checked(path, version)
+        try:
+            pixels, labels = version.read(content)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
         expected = version.records.get(path.name, len(pixels))
         if not len(pixels) == len(labels) == expected:
             raise ValueError(f"{path}: {len(pixels)} images and {len(labels)} labels, {expected} expected")
@@ -125,117 +99,3 @@ def _split(paths: list[Path], version: Version) -> MemorySplit:
     images = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, 3, 32, 32)
     labels = np.concatenate([labels for _, labels in parts]).astype(np.int64)
     return MemorySplit(torch.from_numpy(images), torch.from_numpy(labels))
-
-
-def _binary(label_bytes: int) -> Callable[[bytes], Records]:
-    """Records of the binary version: labels (the last byte is the class), then the pixels."""
-
-    def read(content: bytes) -> Records:
-        size = label_bytes + 3072
-        if len(content) % size:
-            raise ValueError(f"a CIFAR binary file of {len(content)} bytes is cut off: records have {size} bytes")
-        records = np.frombuffer(content, np.uint8).reshape(-1, size)
-        return records[:, label_bytes:], records[:, label_bytes - 1]
-
-    return read
-
-
-def _lines(content: bytes) -> list[str]:
-    return content.decode().split()
-
-
-def _pickled(label_key: str) -> Callable[[bytes], Records]:
-    def read(content: bytes) -> Records:
-        batch = _unpickle(content)
-        return batch["data"], np.asarray(batch[label_key])
-
-    return read
-
-
-def _pickled_names(key: str) -> Callable[[bytes], list[str]]:
-    return lambda content: list(_unpickle(content)[key])
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles dictionaries, lists, strings, numbers and numpy arrays as Python 2 wrote them. A pickle can call whatever it
-    names, so it gets these three names and no other."""
-
-    known: dict[tuple[str, str], Callable[..., Any]] = {  # noqa: RUF012  (a table; nothing writes to it)
-        ("numpy.core.multiarray", "_reconstruct"): lambda *_: np.empty(0, np.uint8),  # filled by what follows
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): lambda kind, *_: np.dtype(kind, copy=True),
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.known:
-            raise pickle.UnpicklingError(f"a CIFAR file has no business with {module}.{name}")
-        return self.known[module, name]
-
-
-def _unpickle(content: bytes) -> dict[str, Any]:
-    # numpy asks for latin1 where Python 2 wrote bytes.
-    value: dict[str, Any] = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
-    return value
-
-
-VERSIONS: dict[str, tuple[Version, ...]] = {
-    "cifar10": (
-        Version(
-            folder="cifar-10-batches-py",
-            train=tuple(f"data_batch_{i}" for i in range(1, 6)),
-            test="test_batch",
-            names="batches.meta",
-            read=_pickled("labels"),
-            read_names=_pickled_names("label_names"),
-            md5={
-                "data_batch_1": "c99cafc152244af753f735de768cd75f",
-                "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-                "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-                "data_batch_4": "634d18415352ddfa80567beed471001a",
-                "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-                "test_batch": "40351d587109b95175f43aff81a1287e",
-                "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
-            },
-        ),
-        Version(
-            folder="cifar-10-batches-bin",
-            train=tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
-            test="test_batch.bin",
-            names="batches.meta.txt",
-            read=_binary(label_bytes=1),
-            read_names=_lines,
-            md5={
-                "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-                "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-                "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-                "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-                "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-                "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
-            },
-        ),
-    ),
-    "cifar100": (
-        Version(
-            folder="cifar-100-python",
-            train=("train",),
-            test="test",
-            names="meta",
-            read=_pickled("fine_labels"),
-            read_names=_pickled_names("fine_label_names"),
-            md5={
-                "train": "16019d7e3df5f24257cddd939b257f8d",
-                "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
-                "meta": "7973b15100ade9c7d40fb424638fde48",
-            },
-        ),
-        Version(
-            folder="cifar-100-binary",
-            train=("train.bin",),
-            test="test.bin",
-            names="fine_label_names.txt",
-            read=_binary(label_bytes=2),
-            read_names=_lines,
-            records={"train.bin": 50_000, "test.bin": 10_000},
-        ),
-    ),
-}
