@@ -24,8 +24,8 @@ from .tasks.classification import Classification
 EVAL_BATCH = 256
 
 # Options that may differ when a run goes on: they say where and how fast, not what.
-FREE_ON_RESUME = ("data_dir", "loading.workers", "loading.download", "engine.threads", "engine.device", "engine.tensorboard")
-FREE_ON_RESUME += ("engine.compile", "engine.parallel", "engine.check_finite", "init_from")
+FREE_ON_RESUME = {"data_dir", "loading.workers", "loading.download", "engine.threads", "engine.device", "engine.tensorboard"}
+FREE_ON_RESUME |= {"engine.compile", "engine.parallel", "engine.check_finite", "init_from"}
 
 
 def train_run(

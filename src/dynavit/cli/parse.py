@@ -158,10 +158,8 @@ def _normal_spelling(words: Sequence[str], types: dict[str, Any]) -> list[str]:
         own = name.removeprefix("no_") if negated else name
         if own not in types and _SHORT.get(own) in types:
             own = name = _SHORT[own]
-        if bare and own in flags:
-            word = f"--{own}={'false' if negated else 'true'}"
-        else:
-            word = f"--{name}{equals}{value}"
+        switch = bare and own in flags
+        word = f"--{own}={'false' if negated else 'true'}" if switch else f"--{name}{equals}{value}"
         (last if name == "print_config" else spelled).append(word)
     return spelled + last
 

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from ..common.files import write_json, write_text
 

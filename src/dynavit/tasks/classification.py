@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.batch import Batch
+from ..common.task import Task
 
 CALIBRATION_BINS = 15
 
 
-class Classification(nn.Module):
+class Classification(Task):
     """A model (b, ...) -> (b, classes) and the classes it tells apart.
 
     `task(batch)["loss"]` is the mean cross entropy over the batch; targets are class numbers or, after mixing, probabilities.
