@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import EmaConfig
-from .sharded import assign, gathered
+from .sharded import assign, gathered, local
 
 
 class Ema:
@@ -26,9 +26,9 @@ class Ema:
         self.live: dict[str, Tensor] = {name: tensor.detach() for name, tensor in model.state_dict().items()}
         self.average: dict[str, Tensor] = {name: tensor.clone() for name, tensor in self.live.items()}
         floating = [name for name, tensor in self.live.items() if tensor.is_floating_point()]
-        self.averaged = [self.average[name] for name in floating], [self.live[name] for name in floating]
-        others = [name for name in self.live if name not in floating]
-        self.copied = [self.average[name] for name in others], [self.live[name] for name in others]
+        whole_numbers = [name for name in self.live if name not in floating]
+        self.averaged = self._pairs(floating)
+        self.copied = self._pairs(whole_numbers)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -43,14 +43,15 @@ class Ema:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Inside, the model has the average as its weights."""
-        kept = [tensor.clone() for tensor in self.live.values()]
+        average, live = self._pairs(list(self.live))
+        kept = [tensor.clone() for tensor in live]
         with torch.no_grad():
-            torch._foreach_copy_(list(self.live.values()), list(self.average.values()))
+            torch._foreach_copy_(live, average)
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(list(self.live.values()), kept)
+                torch._foreach_copy_(live, kept)
 
     def state(self) -> dict[str, Tensor]:
         """Whole tensors on the CPU."""
@@ -60,3 +61,7 @@ class Ema:
         for name, tensor in self.average.items():
             assign(tensor, state[name])
         self.updates = updates
+
+    def _pairs(self, names: list[str]) -> tuple[list[Tensor], list[Tensor]]:
+        """The average and the live tensors of these names, as far as this process holds them."""
+        return [local(self.average[name]) for name in names], [local(self.live[name]) for name in names]

@@ -16,6 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from .optional import optional_methods
@@ -58,6 +59,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
+@torch.no_grad()
 def module_scalars(model: nn.Module) -> dict[str, dict[str, list[float | None]]]:
     """{module path: {name: numbers}} of all modules that report `scalars()`.
 

@@ -1,8 +1,8 @@
 """The training loop: a story in chapters. What happens in each lives in the files beside.
 
-Step k of a run is step k % steps of epoch k // steps. It depends on the weights, the optimiser's state, the samples of that step
-and random numbers seeded by (seed, step, rank, micro-batch): so a checkpoint holds no random state and no position
-in the data, and a run that was killed goes on as if nothing had happened.
+Step k of a run is step k % steps of epoch k // steps. It depends on the weights, the optimiser's state, the samples of that
+step and random numbers seeded by (seed, step, rank, micro-batch): so a checkpoint holds no random state and no position in the
+data, and a run that was killed goes on as if nothing had happened.
 """
 
 from collections.abc import Iterator

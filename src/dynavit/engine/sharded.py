@@ -23,6 +23,11 @@ def assign(tensor: Tensor, whole: Tensor) -> None:
     tensor.copy_(whole)
 
 
+def local(tensor: Tensor) -> Tensor:
+    """This process's part, sharing memory: enough for what is done number by number."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def whole_number(value: Tensor) -> Tensor:
     """A scalar computed from spread tensors as a plain one."""
     return value.full_tensor() if isinstance(value, DTensor) else value
