@@ -5,13 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from .assemble import build_model
 from .config import TrainConfig, from_plain, to_plain
 from .data.config import DataConfig
 from .data.dataset import DataSet
 from .data.loader import make_loader
 from .data.open import open_data
-from .data.preprocess import describe_preprocessing
+from .data.preprocess import describe_preprocessing, preprocess
+from .engine.config import EngineConfig
 from .engine.evaluate import evaluate
 from .engine.loop import Summary, train
 from .engine.processes import Processes
@@ -181,3 +185,47 @@ def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in plain.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
     return flat
+
+
+@torch.no_grad()
+def predict_run(
+    run: Path, images: Sequence[Path], *, top: int = 5, checkpoint: Literal["last", "best"] = "last", device: str | None = None
+) -> list[dict[str, Any]]:
+    """What a run's model sees in image files; a directory stands for the images in it.
+
+    One dict for each file: {"image", "label", "confidence", "top": [{"label", "confidence"}, ...]}, or {"image", "error"}.
+    """
+    model, card = load(run, checkpoint), ModelCard.read(run)
+    processes = Processes(EngineConfig(device=device))
+    model.to(processes.device)
+    answers: list[dict[str, Any]] = []
+    for path in _image_files(images):
+        try:
+            pixels = preprocess(path, card.preprocess)
+        except ValueError as error:
+            answers.append({"image": str(path), "error": str(error)})
+            continue
+        probabilities = model(pixels[None].to(processes.device)).softmax(-1)[0].double()
+        best = probabilities.topk(min(top, len(card.classes)))
+        found = [{"label": card.classes[i], "confidence": p} for p, i in zip(*map(Tensor.tolist, best), strict=True)]
+        answers.append({"image": str(path), **found[0], "top": found})
+    return answers
+
+
+def _image_files(paths: Sequence[Path]) -> list[Path]:
+    from .data.folder import EXTENSIONS
+
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS)
+            if not inside:
+                raise ValueError(f"{path}: there is no image in this directory ({', '.join(sorted(EXTENSIONS))})")
+            files += inside
+        elif not path.exists():
+            raise ValueError(f"{path}: there is no such file")
+        else:
+            files.append(path)
+    if not files:
+        raise ValueError("no images were given")
+    return files

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from ..common.registry import nearest_match_error
 from .bench import bench_models, bench_norms
+from .compare import compare
 from .convert import convert
+from .evaluate import evaluate, predict, report
 from .list import list_models, list_norms
 from .parse import first_line, parse_options
 from .train import train
@@ -29,10 +31,14 @@ class Group:
 
 
 COMMANDS: dict[str, Command | Group] = {
+    "train": train,
+    "eval": evaluate,
+    "compare": compare,
+    "report": report,
+    "predict": predict,
     "list": Group("Show what there is to choose from.", "thing to list", {"norms": list_norms, "models": list_models}),
     "bench": Group("Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models}),
     "convert": convert,
-    "train": train,
 }
 
 EXAMPLES = """\

@@ -1,0 +1,102 @@
+"""`dynavit compare`: a grid of runs and its report."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..compare import CompareConfig, Watcher
+from .show import print_table
+
+
+def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -> None:
+    """Train several settings under several seeds, and report means, errors and costs.
+
+    Takes every option of `dynavit train` too (its norm and seed are replaced by norms and seeds). Called again with the same
+    --out it skips finished runs and resumes the others. The page is OUT/report.html. In Python: `dynavit.compare.compare`.
+
+    Args:
+        out: directory of the comparison.
+        overwrite: delete what is in --out and begin again.
+    """
+    from ..analysis.read import read_comparison
+    from ..analysis.table import comparison_table
+    from ..compare import compare
+
+    with show_runs() as watch:
+        page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=" ".join(["dynavit", *sys.argv[1:]]))
+    print_table(config_of_grid.title, *comparison_table(read_comparison(out)))
+    print(f"report: {page}")
+    if watch.failed:
+        raise ValueError(f"{len(watch.failed)} of {watch.planned} runs failed: " + "; ".join(watch.failed))
+
+
+class Shown(Watcher):
+    """Counts runs; subclasses show them."""
+
+    def __init__(self) -> None:
+        self.planned, self.ended, self.failed = 0, 0, list[str]()
+
+    def __enter__(self) -> "Shown":
+        return self
+
+    def __exit__(self, *problem: object) -> None: ...
+
+    def begin(self, runs: Sequence[str]) -> None:
+        self.planned = len(runs)
+
+    def finished(self, run: str, result: Mapping[str, Any] | None, problem: str | None) -> None:
+        self.ended += 1
+        if problem is not None:
+            self.failed.append(f"{run}: {problem}")
+        outcome = f"{result['split']} top-1 {result['top1']:.2%}" if result and problem is None else f"failed: {problem}"
+        self.say(f"[{self.ended}/{self.planned}] {run}: {outcome}")
+
+    def note(self, text: str) -> None:
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class Bars(Shown):
+    """A bar for all runs, and one for each that is being trained."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        super().__init__()
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+        times = (TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[text]}"))
+        self.bars = Progress(*columns, *times, console=Console(stderr=True), refresh_per_second=4)
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> "Bars":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.bars.stop()
+
+    def begin(self, runs: Sequence[str]) -> None:
+        super().begin(runs)
+        self.all = self.bars.add_task("all runs", total=len(runs), text="")
+
+    def progress(self, run: str, done: int, total: int, text: str) -> None:
+        if run not in self.tasks:
+            self.tasks[run] = self.bars.add_task(run, total=total, text=text)
+        self.bars.update(self.tasks[run], completed=done, text=text)
+
+    def finished(self, run: str, result: Mapping[str, Any] | None, problem: str | None) -> None:
+        super().finished(run, result, problem)
+        if run in self.tasks:
+            self.bars.remove_task(self.tasks.pop(run))
+        self.bars.update(self.all, completed=self.ended)
+
+    def say(self, text: str) -> None:
+        self.bars.console.print(text, markup=False, highlight=False)
+
+
+def show_runs() -> Shown:
+    return Bars() if sys.stderr.isatty() else Shown()

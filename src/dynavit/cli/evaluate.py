@@ -1,0 +1,134 @@
+"""`dynavit eval`, `dynavit predict`, `dynavit report`: what can be asked of a finished run."""
+
+import json as json_
+from pathlib import Path
+from typing import Literal
+
+from .parse import positional
+from .show import print_table
+
+
+@positional("run")
+def evaluate(
+    run: Path,
+    split: str = "test",
+    data: str | None = None,
+    data_dir: Path | None = None,
+    checkpoint: Literal["last", "best"] = "last",
+    weights: Literal["model", "ema"] | None = None,
+    batch_size: int = 256,
+    device: str | None = None,
+    strict: bool = False,
+    json: bool = False,
+) -> None:
+    """Evaluate a trained model: accuracy, per class, calibration, images per second.
+
+    Everything is also written to RUN/eval/SPLIT.json. In Python: `dynavit.evaluate_run(run)`.
+
+    Args:
+        run: directory of a run.
+        split: test, val or train.
+        data: another data set with the same classes; the run's own if not given.
+        data_dir: where the data set lies; as in the run if not given.
+        checkpoint: the end of the training, or where validation was best.
+        weights: the trained ones or their average; the average if the run kept one.
+        batch_size: images at a time.
+        device: cpu, cuda, mps; the best there is if not given.
+        strict: stop at an image that cannot be read.
+        json: print all results as JSON.
+    """
+    from ..config import TrainConfig, from_plain
+    from ..engine.progress import choose_progress
+    from ..engine.run_dir import RunDirectory
+    from ..runs import evaluate_run
+
+    loading = from_plain(TrainConfig, RunDirectory(run).read_config()).loading
+    loading.strict = strict
+    result = evaluate_run(
+        run,
+        split=split,
+        data_name=data,
+        data_dir=data_dir,
+        loading=loading,
+        checkpoint=checkpoint,
+        weights=weights,
+        batch_size=batch_size,
+        device=device,
+        progress=choose_progress(quiet=json),
+    )
+    if json:
+        print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
+        return
+    speed = result["throughput"]
+    print_table(
+        f"{run} ({checkpoint}, {result['weights']} weights): {result['split']} of {result['data']}, {result['samples']} images",
+        ["measure", "value"],
+        [
+            ["top-1", f"{result['top1']:.2%}"],
+            ["top-5", f"{result['top5']:.2%}"],
+            ["loss", f"{result['loss']:.4f}"],
+            ["calibration error (ECE)", f"{result['ece']:.2%}"],
+            [f"images/s at batch {speed['batch_size']}", f"{speed['images_per_second']:.0f}"],
+        ],
+    )
+    if len(result["classes"]) <= 20:
+        shown = [
+            [name, "-" if p is None else f"{p:.2%}"] for name, p in zip(result["classes"], result["per_class"], strict=True)
+        ]
+        print_table("accuracy of each class", ["class", "top-1"], shown)
+    print(f"written to {result['file']}")
+
+
+@positional("run", "images...")
+def predict(
+    run: Path,
+    images: list[Path],
+    top: int = 3,
+    checkpoint: Literal["last", "best"] = "last",
+    device: str | None = None,
+    json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Say what a trained model sees in image files.
+
+    In Python: `dynavit.runs.predict_run(run, images)`.
+
+    Args:
+        run: directory of a run.
+        images: files, or directories of them.
+        top: how many classes to name.
+        checkpoint: the end of the training, or where validation was best.
+        device: cpu, cuda, mps; the best there is if not given.
+        json: print JSON.
+        out: also write JSON to this file.
+    """
+    from ..common.files import write_json
+    from ..runs import predict_run
+
+    answers = predict_run(run, images, top=top, checkpoint=checkpoint, device=device)
+    if out is not None:
+        write_json(out, answers)
+    if json:
+        print(json_.dumps(answers, indent=2, ensure_ascii=False))
+        return
+    for answer in answers:
+        if "error" in answer:
+            print(f"{answer['image']}: {answer['error']}")
+        else:
+            print(f"{answer['image']}: " + ", ".join(f"{found['label']} {found['confidence']:.1%}" for found in answer["top"]))
+    if all("error" in answer for answer in answers):
+        raise ValueError("none of the images could be read")
+
+
+@positional("directory")
+def report(directory: Path) -> None:
+    """Write the report page of a run or a comparison again, from its files alone.
+
+    In Python: `dynavit.analysis.report.write_report(directory)`.
+
+    Args:
+        directory: of a run or a comparison.
+    """
+    from ..analysis.report import write_report
+
+    print(f"report: {write_report(directory)}")

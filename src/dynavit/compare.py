@@ -1,0 +1,268 @@
+"""Grids of runs: every combination of settings, each under several seeds, several at once, and one report.
+
+OUT/comparison.json    what was compared, and the cost of each setting
+OUT/<setting>-seed<n>/ the runs
+OUT/report.html
+"""
+
+import datetime
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .common.files import write_json
+from .common.registry import nearest_match_error
+from .config import TrainConfig, from_plain, to_plain
+
+FILE = "comparison.json"
+
+
+@dataclass
+class CompareConfig(TrainConfig):
+    """A grid of runs: the options of one run, and what varies.
+
+    Attributes:
+        norms: normalisers to compare, such as ln,dtn.
+        seeds: each setting is trained under all of them.
+        vary: further options and their values: --vary '{"lr": [1e-3, 2e-3], "optim.weight_decay": [0.05, 0.3]}'.
+        baseline: the norm that differences are taken to; the first if not given.
+        title: of the report.
+        processes: runs trained at the same time; the cores are shared among them.
+    """
+
+    norms: list[str] | str = field(default_factory=lambda: ["ln", "dtn"])
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    vary: dict[str, list[Any]] = field(default_factory=dict)
+    baseline: str | None = None
+    title: str = "Comparison of normalisers"
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.norms, str):
+            self.norms = [name.strip() for name in self.norms.split(",") if name.strip()]
+        if not self.norms or not self.seeds:
+            raise ValueError("a comparison needs at least one norm and one seed")
+        if len(set(self.norms)) < len(self.norms) or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"one is given twice: norms {self.norms}, seeds {self.seeds}")
+        if self.baseline is None:
+            self.baseline = self.norms[0]
+        if self.baseline not in self.norms:
+            raise nearest_match_error("baseline", self.baseline, self.norms)
+        if self.processes < 1:
+            raise ValueError(f"processes is at least 1, got {self.processes}")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the grid: the values that set it apart."""
+
+    values: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        others = [f"{name.rpartition('.')[2]}={value}" for name, value in self.values.items() if name != "norm"]
+        return ", ".join([str(self.values["norm"]), *others])
+
+    def run_name(self, seed: int) -> str:
+        return re.sub(r"[^\w.=+-]+", "-", self.name) + f"-seed{seed}"
+
+
+def settings_of(config: CompareConfig) -> list[Setting]:
+    """All combinations, in the order they are given; norms change slowest."""
+    for name, values in config.vary.items():
+        if name in ("norm", "seed"):
+            raise ValueError(f"vary does not take {name!r}; give --{name}s")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"vary: {name} needs a list of values, got {values!r}")
+    axes = {"norm": list(config.norms), **config.vary}
+    return [Setting(dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
+
+
+def run_config(config: CompareConfig, setting: Setting, seed: int) -> TrainConfig:
+    """The configuration of one run."""
+    fields = to_plain(TrainConfig())
+    plain = {name: value for name, value in to_plain(config).items() if name in fields}
+    for name, value in {**setting.values, "seed": seed}.items():
+        *groups, last = name.split(".")
+        where = plain
+        for group in groups:
+            where = where.setdefault(group, {})
+        where[last] = value
+    threads = max((os.cpu_count() or 1) // config.processes, 1)
+    plain["engine"]["threads"] = config.engine.threads or (threads if config.processes > 1 else None)
+    return from_plain(TrainConfig, plain)
+
+
+class Watcher:
+    """What a comparison tells while it works; see `cli.compare` for one that shows it."""
+
+    def begin(self, runs: Sequence[str]) -> None: ...
+
+    def progress(self, run: str, done: int, total: int, text: str) -> None: ...
+
+    def finished(self, run: str, result: Mapping[str, Any] | None, problem: str | None) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def compare(
+    config: CompareConfig, out: Path, *, overwrite: bool = False, watch: Watcher | None = None, command: str = ""
+) -> Path:
+    """Train what is not trained yet, measure the cost of each setting, and write the report; returns its path.
+
+    Called again it skips finished runs and resumes others, also with more norms or seeds. A run that fails does not stop the
+    others; it is named in comparison.json and in the report.
+    """
+    from .analysis.report import write_report
+
+    watch = watch or Watcher()
+    settings = settings_of(config)
+    planned = {setting.run_name(seed): run_config(config, setting, seed) for seed in config.seeds for setting in settings}
+    _prepare(out, overwrite)
+    summary: dict[str, Any] = {
+        "title": config.title,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "varied": ["norm", *config.vary],
+        "baseline": settings_of_baseline(config, settings).values,
+        "settings": [
+            {"name": setting.name, "values": setting.values, "runs": [setting.run_name(seed) for seed in config.seeds]}
+            for setting in settings
+        ],
+        "seeds": config.seeds,
+        "failures": {},
+    }
+    write_json(out / FILE, summary)
+    watch.begin(list(planned))
+    summary["failures"] = _train_all(planned, out, config.processes, watch)
+    watch.note("measuring the cost of a step")
+    summary |= _measure(config, settings)
+    write_json(out / FILE, summary)
+    return write_report(out)
+
+
+def settings_of_baseline(config: CompareConfig, settings: Sequence[Setting]) -> Setting:
+    return next(setting for setting in settings if setting.values["norm"] == config.baseline)
+
+
+def _prepare(out: Path, overwrite: bool) -> None:
+    known = (out / FILE).is_file()
+    if out.is_dir() and any(out.iterdir()) and not known:
+        raise ValueError(f"{out} exists, is not empty and holds no {FILE}; choose another --out")
+    if known and overwrite:
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _train_all(planned: Mapping[str, TrainConfig], out: Path, processes: int, watch: Watcher) -> dict[str, str]:
+    """Run by run, or several at once in processes of their own. Returns what went wrong, by run."""
+    failures: dict[str, str] = {}
+
+    def tell(name: str, problem: str | None) -> None:
+        if problem is not None:
+            failures[name] = problem
+        watch.finished(name, result_of(out / name), problem)
+
+    if processes == 1:
+        for name, config in planned.items():
+            tell(name, _train_one(name, config, out / name, watch.progress))
+        return failures
+    context = multiprocessing.get_context("spawn")  # forking a process that has used torch's threads can hang
+    queue = context.SimpleQueue()
+    with ProcessPoolExecutor(min(processes, len(planned)), context, _join_queue, (queue,)) as pool:
+        futures: dict[Future[str | None], str] = {
+            pool.submit(_train_in_worker, name, config, out / name): name for name, config in planned.items()
+        }
+        waiting = set(futures)
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                while not queue.empty():
+                    watch.progress(*queue.get())
+                for future in done:
+                    tell(futures[future], future.result())
+        except BaseException:
+            for worker in list((pool._processes or {}).values()):
+                worker.terminate()  # a run writes a checkpoint when it is told to stop
+            pool.shutdown(cancel_futures=True)
+            raise
+    return failures
+
+
+def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | None:
+    """Train, or go on; the reason if it failed."""
+    from .engine.progress import Silent
+    from .runs import train_run
+
+    class Report(Silent):
+        total = 0
+
+        def begin(self, done: int, total: int) -> None:
+            self.total = total
+            report(name, done, total, "")
+
+        def logged(self, record: dict[str, Any]) -> None:
+            value = f"loss {record['loss']:.3f}" if record["kind"] == "train" else f"val {record['top1']:.1%}"
+            report(name, record["step"], self.total, value)
+
+    try:
+        train_run(config, out, resume=True, progress=Report())
+    except (ValueError, OSError) as error:
+        return " ".join(str(error).split())
+    return None
+
+
+_queue: Any = None
+
+
+def _join_queue(queue: Any) -> None:
+    global _queue
+    _queue = queue
+
+
+def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
+    return _train_one(name, config, out, lambda *news: _queue.put(news))
+
+
+def result_of(run: Path) -> dict[str, Any] | None:
+    """The final evaluation of a run: on test, or on validation where there is no test split."""
+    for name in ("test", "val"):
+        file = run / "eval" / f"{name}.json"
+        if file.is_file():
+            return json.loads(file.read_text())
+    return None
+
+
+def _measure(config: CompareConfig, settings: Sequence[Setting]) -> dict[str, Any]:
+    """Cost of a step of every setting, and the machine. Settings that cannot be built have none."""
+    from .assemble import build_model
+    from .bench.cost import training_costs
+    from .bench.machine import describe_machine
+    from .data.loader import make_loader
+    from .data.open import open_data
+    from .engine.processes import Processes
+    from .tasks.classification import Classification
+
+    processes = Processes(config.engine)
+    data = open_data(config.data, config.data_dir, config.loading)
+    loader = make_loader(data, "train", train=True, batch_size=config.batch_size, config=config.loading, augment=config.augment)
+    batch = next(iter(loader.epoch()))[0].to(processes.device)
+    tasks = {}
+    for setting in settings:
+        try:
+            model, _ = build_model(run_config(config, setting, config.seeds[0]), data)
+        except ValueError:
+            continue  # its runs failed for the same reason
+        tasks[setting.name] = Classification(model.to(processes.device), len(data.classes))
+    baseline = settings_of_baseline(config, settings).name
+    costs = training_costs(tasks, batch, baseline) if baseline in tasks else []
+    return {"cost": costs, "machine": describe_machine()}
