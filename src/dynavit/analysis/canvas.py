@@ -80,14 +80,15 @@ def draw(name: str, height: float, paint: Callable[["Axes"], None]) -> str:
 
 
 def _for_page(svg: str) -> str:
-    """The bare element: no outside addresses, no fixed colours, no fonts by name, no ids that nothing refers to."""
+    """The bare element: no outside addresses, no fixed colours, no fonts, no style sheet, no ids that nothing refers to."""
     svg = svg[svg.index("<svg") :].rstrip()
-    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
     svg = svg.replace("xlink:href", "href")
     svg = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 var(--sans)", svg)
+    svg = re.sub(r"font: ([^;\"]*?px) [^;\"]*", r"font-size: \1", svg)  # how older versions write it
+    svg = re.sub(r" font-family: [^;\"]*;", "", svg)
     for variable, (light, _) in PALETTE.items():
         svg = svg.replace(light, f"var(--{variable})")
     # Smaller: groups around a single element, rotations by nothing, digits beyond a hundredth of a point.

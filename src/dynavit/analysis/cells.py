@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_OPAQUE = 0.6
 MOST_CLASSES = 20  # beyond that neither names nor numbers fit, and `confused_pairs` says more
+LONGEST_NAME = 18  # letters of a class; longer ones leave no room for the cells
 MOST_NUMBERS = 12  # columns that still have room for a number in each cell
 
 
@@ -43,6 +44,8 @@ def confusion_figure(name: str, counts: Sequence[Sequence[int]], classes: Sequen
     """Rows are the true classes, each shaded by its own share; None for more classes than can be shown."""
     if not 0 < len(counts) <= MOST_CLASSES:
         return None
+    classes = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in classes]
+    longest = max(map(len, classes))
 
     def paint(axes: "Axes") -> None:
         for row, line in enumerate(counts):
@@ -53,10 +56,10 @@ def confusion_figure(name: str, counts: Sequence[Sequence[int]], classes: Sequen
         grid(axes, classes, classes)
         axes.set_ylabel("true")
         axes.set_xlabel("predicted")
-        if max(map(len, classes)) > 2:
+        if longest > 2:
             axes.tick_params(axis="x", labelrotation=90)
 
-    return draw(name, 1.0 + 0.27 * len(counts), paint)
+    return draw(name, 0.9 + 0.27 * len(counts) + 0.08 * longest, paint)
 
 
 def confused_pairs(counts: Sequence[Sequence[int]], most: int) -> list[tuple[int, int, int]]:

@@ -45,11 +45,17 @@ def what_was_run(comparison: Comparison) -> Section:
 
 
 def machine_text(machine: dict[str, Any]) -> str:
-    """ "Some CPU, 2 cores, torch 2.13.0": numbers before their names, words after."""
-    parts = [
-        f"{value} {name}" if isinstance(value, int) else f"{name} {value}" for name, value in machine.items() if name != "date"
-    ]
-    return ", ".join(part.removeprefix("processor ") for part in parts)
+    """
+    >>> machine_text({"date": "today", "processor": "Some CPU", "cores": 2, "threads": 1, "torch": "2.13.0"})
+    'Some CPU, 2 cores, 1 thread, torch 2.13.0'
+    """
+    parts = []
+    for name, value in machine.items():
+        if isinstance(value, int):
+            parts.append(f"{value} {name.removesuffix('s') if value == 1 else name}")
+        elif name != "date":
+            parts.append(str(value) if name == "processor" else f"{name} {value}")
+    return ", ".join(parts)
 
 
 def results_section(comparison: Comparison) -> Section:

@@ -63,7 +63,8 @@ class Setting:
 
     def results(self, split: str, value: str) -> dict[int, float]:
         """Seed to result, of the finished runs."""
-        return {run.seed: run.evaluations[split][value] for run in self.finished(split) if run.seed is not None}
+        found = {run.seed: run.evaluations[split].get(value) for run in self.finished(split)}
+        return {seed: result for seed, result in found.items() if seed is not None and result is not None}
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,11 @@ def training_section(run: Run) -> Section:
     figures = []
     if accuracy:
         figures.append(
-            Figure(accuracy, "Validation accuracy over epochs", "Top-1 accuracy on the validation split. Higher is better.")
+            Figure(
+                accuracy,
+                "Validation accuracy over epochs",
+                "Top-1 accuracy on the validation split. Higher is better; the steep beginning may be cut off.",
+            )
         )
     if loss:
         caption = "Loss. In training, images may be augmented and labels mixed, so that line can lie higher. Lower is better."
@@ -119,7 +123,10 @@ def mistakes_section(run: Run, split: str) -> Section:
 
     samples = [
         Sample(
-            shown["image"], class_name(shown["target"]), class_name(shown["prediction"]), f"{100 * shown['confidence']:.0f} %"
+            shown["image"],
+            class_name(shown["target"]),
+            class_name(shown["prediction"]),
+            f"{100 * shown['confidence']:.0f}\u00a0%",
         )
         for shown in found.get("samples_shown") or []
         if str(shown.get("image", "")).startswith("data:image/")
@@ -136,10 +143,10 @@ def notes_section(runs: Sequence[Run], more: Sequence[str] = ()) -> Section:
     for run in runs:
         for line in run.lines("note"):
             texts.setdefault(str(line.get("text", "")), Counter())[run.name] += 1
-    notes = [
-        f"{text} ({', '.join(name if n == 1 else f'{name}, {n} times' for name, n in who.items())})"
-        for text, who in texts.items()
-    ]
+    notes = []
+    for text, who in texts.items():
+        names = [name if n == 1 else f"{name} {n} times" for name, n in who.items()]
+        notes.append(f"{text} ({', '.join(names)})" if len(runs) > 1 else text)
     return Section("Notes", [Notes([*more, *notes])] if more or notes else [])
 
 
