@@ -21,8 +21,8 @@ def make_run(
     top1: float = 0.97,
     epochs: int = 8,
     finished: bool = True,
-    layers: int = 4,
-    heads: int = 4,
+    layers: int = 2,
+    heads: int = 3,
     classes: list[str] = CLASSES,
     notes: tuple[str, ...] = (),
 ) -> Path:
