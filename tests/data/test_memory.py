@@ -20,6 +20,7 @@ def some_images(count=6, channels=3, height=5, width=7):
 )
 def test_small_growth_is_padding(stored, wanted, canvas):
     assert canvas_size((stored, stored), (wanted, wanted)) == (canvas, canvas)
+    assert canvas_size((stored, 9), (wanted, 9)) == (canvas, 9)
 
 
 @pytest.mark.parametrize("canvas", [(5, 7), (7, 8)])

@@ -172,8 +172,6 @@ def test_the_type_of_inputs():
     assert batches(loader())[0].inputs.dtype == torch.float64
 
 
-def test_impossible_options():
+def test_the_recipe_for_files_is_refused():
     with pytest.raises(ValueError, match="deit is for image files, x lives in memory; use light"):
         loader(augment=AugmentConfig(recipe="deit"))
-    with pytest.raises(ValueError, match="at least one sample"):
-        loader(batch_size=0)

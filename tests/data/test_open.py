@@ -69,3 +69,16 @@ def test_a_split_that_is_not_there():
     digits = open_data("digits", config=DataConfig(val_fraction=0))
     with pytest.raises(ValueError, match="digits has no split 'val'; it has train, test"):
         make_loader(digits, "val", train=False, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("padding", -0.1), ("padding", 1.5), ("erase", -0.5), ("erase", 1.1), ("repeats", 0), ("repeats", -2)]
+)
+def test_impossible_augmentation(option, value):
+    with pytest.raises(ValueError, match=f"augment.{option}={value}: "):
+        make_loader(open_data("digits"), "train", train=True, batch_size=4, augment=AugmentConfig(**{option: value}))
+
+
+def test_a_batch_has_samples():
+    with pytest.raises(ValueError, match="batch_size=0: a batch has at least one sample"):
+        make_loader(open_data("digits"), "train", train=True, batch_size=0)

@@ -31,7 +31,10 @@ def make_loader(
     and in order."""
     if split not in dataset.splits:
         raise ValueError(f"{dataset.name} has no split {split!r}; it has {', '.join(dataset.splits)}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: a batch has at least one sample")
     chosen, augment, config = dataset.splits[split], augment or AugmentConfig(), config or DataConfig()
+    _check(augment)
     if isinstance(chosen, MemorySplit):
         return MemoryLoader(
             chosen,
@@ -62,3 +65,12 @@ def make_loader(
         world=world,
         accumulate=accumulate,
     )
+
+
+def _check(augment: AugmentConfig) -> None:
+    if not 0 <= augment.padding <= 1:
+        raise ValueError(f"augment.padding={augment.padding}: a fraction of the side, from 0 to 1")
+    if not 0 <= augment.erase <= 1:
+        raise ValueError(f"augment.erase={augment.erase}: a probability, from 0 to 1")
+    if augment.repeats < 1:
+        raise ValueError(f"augment.repeats={augment.repeats}: each image that takes part is visited at least once")

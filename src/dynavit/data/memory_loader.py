@@ -40,8 +40,6 @@ class MemoryLoader:
         world: int = 1,
         accumulate: int = 1,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: a batch has at least one sample")
         if train and augment.recipe == "deit":
             raise ValueError(f"augment.recipe=deit is for image files, {dataset.name} lives in memory; use light or none")
         self.images, self.labels = split.images.to(device), split.labels.to(device)
