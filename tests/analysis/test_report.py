@@ -170,6 +170,13 @@ def test_a_comparison_that_has_only_begun_has_a_page(tmp_path):
     assert "ln: 0 of 1 seeds have finished; the others are left out." in text["li"]
 
 
+def test_captions_of_one_seed_speak_of_one_seed(tmp_path):
+    page = write_report(make_comparison(tmp_path / "c", accuracies={"ln": [0.96], "rms": [0.97]})).read_text()
+    captions = " ".join(Outline(page).text["figcaption"])
+    assert "Each dot is a single seed." in captions and "Each line is a single seed." in captions
+    assert "standard error" not in captions and "95 %" not in captions and "bands" not in captions
+
+
 def test_the_same_files_give_the_same_page(tmp_path):
     directory = make_run(tmp_path / "r", norm="dtn", epochs=3, layers=1, heads=2)
     assert write_report(directory).read_bytes() == write_report(directory).read_bytes()

@@ -81,7 +81,8 @@ def accuracy_dots(comparison: Comparison) -> Figure | None:
             rows.append(DotRow(setting.name, series(comparison, setting), centre, interval, values))
     if not (svg := dots_figure("accuracy", f"accuracy on the {SPLITS[comparison.split]}, %", rows)):
         return None
-    caption = "Large dots are means, lines ± one standard error, small dots the single seeds. Further right is better."
+    several = "Large dots are means, lines ± one standard error, small dots the single seeds."
+    caption = f"{several if any(row.interval for row in rows) else 'Each dot is a single seed.'} Further right is better."
     return Figure(svg, "Accuracy of each setting", caption)
 
 
@@ -99,10 +100,10 @@ def difference_dots(comparison: Comparison) -> Figure | None:
         svg := dots_figure("difference", f"difference to {baseline.name}, percentage points", rows, zero=0)
     ):
         return None
-    caption = (
-        f"Differences to {baseline.name}, paired by seed: means, 95 % intervals and single seeds. "
-        "A line that crosses 0 does not tell the two apart."
-    )
+    several = "means, 95 % intervals and single seeds. A line that crosses 0 does not tell the two apart."
+    one = "without intervals, for there is no spread to estimate them from."
+    verdict = several if any(row.interval for row in rows) else one
+    caption = f"Differences to {baseline.name}, paired by seed: {verdict}"
     return Figure(svg, f"Paired difference of each setting to {baseline.name}", caption)
 
 
@@ -117,10 +118,10 @@ def training_section(comparison: Comparison) -> Section:
             for setting in comparison.settings
         ]
         if svg := curves_figure(f"validation {value}", f"validation {label}", curves, percent=value == "top1"):
-            caption = (
-                "Lines are means over seeds, bands reach from the lowest to the highest seed. "
-                f"{better} is better; the steep beginning may be cut off."
-            )
+            bands = any(curve.low != curve.high for _, curve in curves)
+            several = "Lines are means over seeds, bands reach from the lowest to the highest seed."
+            lines = several if bands else "Each line is a single seed."
+            caption = f"{lines} {better} is better; the steep beginning may be cut off."
             figures.append(Figure(svg, f"Validation {label.split(',')[0]} over epochs", caption))
     legend = [(setting.name, *series_style(series(comparison, setting))) for setting in comparison.settings]
     return Section("Training", [Figures(figures, legend)] if figures else [])

@@ -36,6 +36,7 @@ def dots_figure(name: str, label: str, rows: Sequence[DotRow], zero: float | Non
             axes.plot([row.value], [place], "o", color=shade, ms=5.5, mew=0)
         axes.set_yticks(range(len(rows)), [row.name for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.locator_params(axis="x", nbins=6)
         axes.set_xlabel(label)
         axes.grid(axis="x")
         axes.tick_params(axis="y", length=0)
