@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from ..config import TrainConfig
 from .show import print_table, progress
 
 
@@ -82,3 +83,41 @@ def _names(given: list[str] | str | None) -> list[str] | None:
     if isinstance(given, str):
         return [name.strip() for name in given.split(",") if name.strip()]
     return given
+
+
+def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = None) -> None:
+    """Measure the training loop against a bare one: what data, logging and checkpoints cost.
+
+    Takes the options of `dynavit train`: `dynavit bench loop --config cifar10 --data-dir D`.
+
+    Args:
+        steps: training steps, each beside one of the bare loop.
+        out: write what was measured to this JSON file.
+    """
+    from ..assemble import build_model
+    from ..bench.loop import measure_loop
+    from ..common.files import write_json
+    from ..config import to_plain
+    from ..data.loader import make_loader
+    from ..data.open import open_data
+    from ..tasks.classification import Classification
+
+    config = config_of_run
+    data = open_data(config.data, config.data_dir, config.loading)
+    model, _ = build_model(config, data)
+    loader = make_loader(
+        data, "train", train=True, batch_size=config.batch_size, seed=config.seed, augment=config.augment, config=config.loading
+    )
+    cost = measure_loop(Classification(model, len(data.classes)), loader, config.plan, steps)
+    (low, high), whole = cost.step_ratio_quartiles, f"{cost.whole_ratio:.3f}"
+    print_table(
+        f"{config.model} on {config.data}, batch {cost.batch_size}, {cost.steps} steps",
+        ["loop", "step", "ratio", "quartiles", "with checkpoint and start"],
+        [
+            ["bare", f"{cost.bare_step * 1e3:.1f} ms", "1.000", "-", "1.000"],
+            ["dynavit", f"{cost.loop_step * 1e3:.1f} ms", f"{cost.step_ratio:.3f}", f"{low:.3f}-{high:.3f}", whole],
+        ],
+    )
+    if out is not None:
+        write_json(out, cost.to_json(config=to_plain(config)))
+        print(f"written to {out}", file=sys.stderr)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..common.registry import nearest_match_error
-from .bench import bench_models, bench_norms
+from .bench import bench_loop, bench_models, bench_norms
 from .compare import compare
 from .convert import convert
 from .evaluate import evaluate, predict, report
@@ -37,7 +37,9 @@ COMMANDS: dict[str, Command | Group] = {
     "report": report,
     "predict": predict,
     "list": Group("Show what there is to choose from.", "thing to list", {"norms": list_norms, "models": list_models}),
-    "bench": Group("Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models}),
+    "bench": Group(
+        "Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models, "loop": bench_loop}
+    ),
     "convert": convert,
 }
 
