@@ -8,7 +8,7 @@ import dynavit
 
 PACKAGE = Path(dynavit.__file__).parent
 
-TOP = {"config", "assemble", "initial", "load", "runs", "samples", "compare"}  # small modules that tie rooms together
+TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare"}  # small modules that tie rooms together
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": ROOMS | TOP,
     "samples": ROOMS | TOP,
     "initial": ROOMS | TOP,
-    "load": ROOMS | TOP,
+    "model_files": ROOMS | TOP,
     "compare": ROOMS | TOP,
     "__init__": ROOMS | TOP,  # the public door
     "__main__": {"cli"},  # `python -m dynavit`, the only one to import cli
@@ -112,7 +112,7 @@ def test_violations_of_every_form_are_caught(tmp_path):
         "bench/h.py": "import importlib\nimportlib.import_module('..analysis', __package__)",
         "convert/i.py": "from dynavit import create_model",  # through the public door
         "convert/j.py": "import dynavit",
-        "load.py": "from .cli.list import norm_rows",
+        "model_files.py": "from .cli.list import norm_rows",
         "deploy/k.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..compare import grid",
         "attic/l.py": "",
     }
@@ -124,9 +124,9 @@ def test_violations_of_every_form_are_caught(tmp_path):
 
 def test_allowed_imports_pass(tmp_path):
     good = {
-        "__init__.py": "from .norms import create_norm as create_norm\nfrom .load import load as load",
+        "__init__.py": "from .norms import create_norm as create_norm\nfrom .model_files import load as load",
         "__main__.py": "from .cli.main import main",
-        "assemble.py": "from . import deploy, load\nfrom .models import vit",
+        "assemble.py": "from . import deploy, model_files\nfrom .models import vit",
         "cli/main.py": "from .. import __version__\nfrom ..compare import grid\nfrom .list import x",
         "models/a.py": "import timm\nfrom ..norms.dtn import P\nfrom ..common import files\nfrom . import b\nfrom .b import c",
         "norms/__init__.py": "from .contract import Norm as Norm",

@@ -11,9 +11,11 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .config import TrainConfig as TrainConfig
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
-    from .load import load_released as load_released
+    from .model_files import load as load
+    from .model_files import load_released as load_released
     from .models import create_model as create_model
     from .models import import_released as import_released
     from .models import list_models as list_models
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from .norms import Norm as Norm
     from .norms import create_norm as create_norm
     from .norms import list_norms as list_norms
+    from .runs import evaluate_run as evaluate_run
+    from .runs import train_run as train_run
 
     __version__: str
 
@@ -28,28 +32,36 @@ if TYPE_CHECKING:
 _HOMES = {
     "DynamicTokenNorm": ".norms",
     "Norm": ".norms",
+    "TrainConfig": ".config",
     "create_model": ".models",
     "create_norm": ".norms",
+    "evaluate_run": ".runs",
     "import_released": ".models",
     "list_models": ".models",
     "list_norms": ".norms",
-    "load_released": ".load",
+    "load": ".model_files",
+    "load_released": ".model_files",
     "plan_swap": ".convert",
     "swap_norms": ".convert",
+    "train_run": ".runs",
 }
 
 __all__ = [
     "DynamicTokenNorm",
     "Norm",
+    "TrainConfig",
     "__version__",
     "create_model",
     "create_norm",
+    "evaluate_run",
     "import_released",
     "list_models",
     "list_norms",
+    "load",
     "load_released",
     "plan_swap",
     "swap_norms",
+    "train_run",
 ]
 
 

@@ -21,7 +21,7 @@ from .engine.loop import Summary, train
 from .engine.processes import Processes
 from .engine.progress import Silent
 from .engine.run_dir import RunDirectory
-from .load import ModelCard, load
+from .model_files import ModelCard, load
 from .samples import sample_predictions
 from .tasks.classification import Classification
 

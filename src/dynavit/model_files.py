@@ -1,18 +1,23 @@
 """Files to models."""
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .common.files import write_json
 from .models.released import import_released
 
 MODEL_CARD = "model.json"
+
+# Where checkpoints of other people keep their weights; averaged ones first, for those are what was evaluated.
+CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
 
 
 @dataclass
@@ -40,7 +45,10 @@ class ModelCard:
         if not path.is_file():
             what = "is not a directory" if not run.is_dir() else f"has no {MODEL_CARD}, so it is not a run of `dynavit train`"
             raise ValueError(f"{run} {what}")
-        return cls(**json.loads(path.read_text()))
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is damaged, or of another version: {error}") from error
 
 
 def load(
@@ -62,16 +70,19 @@ def load(
     card = ModelCard.read(run)
     directory = run / "checkpoints" / checkpoint
     if not directory.is_dir():
-        there = sorted(entry.name for entry in (run / "checkpoints").glob("*") if not entry.name.startswith("."))
-        raise ValueError(
-            f"{run} has no checkpoint {checkpoint!r}; there {'is ' + ', '.join(there) if there else 'is none yet'}"
-        )
+        there = sorted(entry.name for entry in (run / "checkpoints").glob("[!.]*"))
+        raise ValueError(f"{run} has no checkpoint {checkpoint!r}; there is {' and '.join(there) or 'none yet'}")
     files = verify_checkpoint(directory)
     file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
     if file not in files:
         raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
+    state = read_weights(directory, file)
     model = create_model(**card.model)
-    model.load_state_dict(read_weights(directory, file))
+    model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{directory / file} does not fit the model of {run / MODEL_CARD}: {error}") from error
     return model.eval()
 
 
@@ -93,3 +104,31 @@ def read_foreign(path: str | PathLike[str]) -> Any:
         raise ValueError(
             f"{path}: not a checkpoint that torch can read as weights only ({type(error).__name__}: {error})"
         ) from error
+
+
+def read_state(path: str | PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a state dict that torch.save wrote, by itself or in a checkpoint."""
+    if Path(path).suffix == ".safetensors":
+        return bare_names(_read_safetensors(path))
+    content = read_foreign(path)
+    while isinstance(content, Mapping) and (inside := [k for k in CONTAINERS if isinstance(content.get(k), Mapping)]):
+        content = content[inside[0]]
+    if not isinstance(content, Mapping) or not content or not all(isinstance(value, Tensor) for value in content.values()):
+        found = f"{', '.join(map(str, list(content)[:5]))}" if isinstance(content, Mapping) else type(content).__name__
+        raise ValueError(f"{path} holds no state dict, names to tensors, also not under {', '.join(CONTAINERS)}; found {found}")
+    return bare_names(content)
+
+
+def bare_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without what DistributedDataParallel and torch.compile put in front."""
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): tensor for name, tensor in state.items()}
+
+
+def _read_safetensors(path: str | PathLike[str]) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
