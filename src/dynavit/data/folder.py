@@ -3,20 +3,23 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from .config import DataConfig
-from .dataset import DataSet, FileSplit
+from .dataset import DataSet, FileSplit, MapSplit
 from .splits import arrange_splits
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 SPLITS = {"train": ("train",), "val": ("val", "validation"), "test": ("test",)}
 
-FILE_IMAGE_SIZE = 224
+PHOTO_SIZE = 224
 # Of ImageNet, whose statistics everybody uses for photographs.
 PHOTO_MEAN = (0.485, 0.456, 0.406)
 PHOTO_STD = (0.229, 0.224, 0.225)
+
+AnyFiles = TypeVar("AnyFiles", FileSplit, MapSplit)
 
 
 def open_folder(data_dir: Path | None, config: DataConfig) -> DataSet:
@@ -24,7 +27,7 @@ def open_folder(data_dir: Path | None, config: DataConfig) -> DataSet:
     some of train is cut off; without `train/` evaluation is all one can do."""
     files = list_images("folder", data_dir)
     classes = same_classes("folder", files)
-    return file_data_set("folder", as_splits(files, classes), classes, config)
+    return photo_data_set("folder", as_splits(files, classes), classes, config)
 
 
 def list_images(name: str, data_dir: Path | None) -> dict[str, dict[str, list[str]]]:
@@ -71,11 +74,12 @@ def as_splits(files: dict[str, dict[str, list[str]]], folders: list[str]) -> dic
     }
 
 
-def file_data_set(name: str, splits: dict[str, FileSplit], classes: list[str], config: DataConfig) -> DataSet:
-    """A data set of photographs."""
+def photo_data_set(
+    name: str, splits: dict[str, AnyFiles], classes: list[str], config: DataConfig, mirrored: bool = True
+) -> DataSet:
     arranged, notes = arrange_splits(name, splits, classes, config)
-    side = config.image_size or FILE_IMAGE_SIZE
-    return DataSet(name, {**arranged}, classes, (side, side), PHOTO_MEAN, PHOTO_STD, notes=notes)
+    side = config.image_size or PHOTO_SIZE
+    return DataSet(name, {**arranged}, classes, (side, side), PHOTO_MEAN, PHOTO_STD, mirrored, notes)
 
 
 def some(names: Sequence[str], at_most: int = 5) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..common.torchvision_shim import ensure_torchvision
 from .config import DataConfig
 from .dataset import DataSet
-from .folder import as_splits, file_data_set, list_images, some
+from .folder import as_splits, list_images, photo_data_set, some
 
 
 def open_imagenet(data_dir: Path | None, config: DataConfig) -> DataSet:
@@ -20,7 +20,7 @@ def open_imagenet(data_dir: Path | None, config: DataConfig) -> DataSet:
                     f"data imagenet: {split} {wrong} the class folders {some(sorted(those))}; it needs exactly the "
                     f"{len(ids)} WordNet ids of ImageNet-1k, and `folder` opens any other set of classes"
                 )
-    return file_data_set("imagenet", as_splits(files, ids), names, config)
+    return photo_data_set("imagenet", as_splits(files, ids), names, config)
 
 
 def imagenet_classes() -> tuple[list[str], list[str]]:

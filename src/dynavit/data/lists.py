@@ -9,7 +9,7 @@ import torch
 
 from .config import DataConfig
 from .dataset import DataSet, FileSplit
-from .folder import file_data_set
+from .folder import photo_data_set
 
 CHECKED = 1000  # paths looked up while opening; on a network drive a million would take long
 
@@ -36,7 +36,7 @@ def open_lists(data_dir: Path | None, config: DataConfig) -> DataSet:
         if len(beyond := (listed.labels >= classes).nonzero()):
             where, label = lines[split][int(beyond[0])], int(listed.labels[beyond[0]])
             raise ValueError(f"{wanted[split][1]}:{where}: label {label}, but those of {first} are 0 to {classes - 1}")
-    return file_data_set("list", splits, [str(label) for label in range(classes)], config)
+    return photo_data_set("list", splits, [str(label) for label in range(classes)], config)
 
 
 def read_list(file: Path, root: Path) -> tuple[FileSplit, list[int]]:
