@@ -12,6 +12,8 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -178,7 +180,7 @@ def _train_all(planned: Mapping[str, TrainConfig], out: Path, processes: int, wa
         return failures
     context = multiprocessing.get_context("spawn")  # forking a process that has used torch's threads can hang
     queue = context.SimpleQueue()
-    with ProcessPoolExecutor(min(processes, len(planned)), context, _join_queue, (queue,)) as pool:
+    with ProcessPoolExecutor(min(processes, len(planned)), context, _begin_worker, (queue,)) as pool:
         futures: dict[Future[str | None], str] = {
             pool.submit(_train_in_worker, name, config, out / name): name for name, config in planned.items()
         }
@@ -224,9 +226,17 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
 _queue: Any = None
 
 
-def _join_queue(queue: Any) -> None:
+def _begin_worker(queue: Any) -> None:
     global _queue
     _queue = queue
+
+    def stop_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()  # however it ended; nobody would hear of this worker's results any more
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop_with_parent, daemon=True).start()
 
 
 def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
