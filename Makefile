@@ -14,8 +14,8 @@ help:
 	@echo 'make test-all    the slow ones too'
 	@echo 'make lint        ruff and mypy'
 	@echo 'make format      let ruff rewrite what it can'
-	@echo 'make quickstart  measure the normalisers, result in runs/quickstart'
-	@echo 'make bench       the same at full length, result in runs/bench'
+	@echo 'make quickstart  train and compare the normalisers on the built-in digits, page in runs/quickstart/report.html'
+	@echo 'make bench       measure the normalisers against LayerNorm, result in runs/bench'
 
 install: $(VENV)/.installed
 
@@ -35,7 +35,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 
 quickstart: $(VENV)/.installed
-	$(BIN)/dynavit bench norms --repeats 8 --out runs/quickstart/norms.json
+	$(BIN)/dynavit compare --config quickstart --out runs/quickstart
 
 bench: $(VENV)/.installed
 	$(BIN)/dynavit bench norms --repeats 40 --out runs/bench/norms.json

@@ -240,7 +240,10 @@ def _begin_worker(queue: Any) -> None:
 
 
 def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
-    return _train_one(name, config, out, lambda *news: _queue.put(news))
+    try:
+        return _train_one(name, config, out, lambda *news: _queue.put(news))
+    except (KeyboardInterrupt, SystemExit):  # told to stop; the pool would give this worker the next run
+        os._exit(128 + signal.SIGTERM)
 
 
 def result_of(run: Path) -> dict[str, Any] | None:
