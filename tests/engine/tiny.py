@@ -24,7 +24,7 @@ class Tracker(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            self.mean.lerp_(x.detach().mean(0), 0.1)
+            self.mean.lerp_(x.detach().mean(0).to(self.mean.dtype), 0.1)
         return (x - self.strength * self.mean.clone()) * self.scale
 
     def set_progress(self, step: int, total: int) -> None:

@@ -102,6 +102,7 @@ class Checkpoints:
 
     def settle(self, is_best: bool) -> None:
         """After `load`: finish what an interrupted session left undone."""
+        self._remove_remains()
         if self.loaded == self.previous and self.last.exists():
             # It cannot be used. Left in its place, the next save would let it displace the good one.
             aside = self.directory / "damaged"

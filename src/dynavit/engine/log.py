@@ -28,10 +28,9 @@ class Log:
 
     def __init__(self, run: RunDirectory, step: int, size: int, tensorboard: bool = False) -> None:
         """Go on after `step`, when the file had `size` bytes; what was written later is cut off."""
-        self.path = run.metrics_file
-        self.file = self.path.open("ab")
-        self.file.truncate(min(size, self.path.stat().st_size))
         self.board = _open_tensorboard(run.tensorboard, step) if tensorboard else None
+        self.file = run.metrics_file.open("ab")
+        self.file.truncate(min(size, run.metrics_file.stat().st_size))
 
     def write(self, record: dict[str, Any]) -> None:
         line = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
