@@ -94,7 +94,7 @@ def train_run(
         task, loaders["train"], loaders.get("val"), config.plan, run, processes=processes, resume=resume, progress=progress
     )
     last = "test" if "test" in data.splits else "val"
-    if last in data.splits and processes.is_main and not (out / "eval" / f"{last}.json").exists():
+    if last in data.splits and not (out / "eval" / f"{last}.json").exists():
         evaluate_run(out, split=last, data=data, device=config.engine.device, progress=progress)
     processes.barrier()
     return summary
@@ -114,7 +114,10 @@ def evaluate_run(
     device: str | None = None,
     progress: Silent | None = None,
 ) -> dict[str, Any]:
-    """Evaluate a run's model on a split of its own data set or another with the same classes; writes eval/<split>.json."""
+    """Evaluate a run's model on a split of its own data set or another with the same classes; writes eval/<split>.json.
+
+    Several processes share the images; all of them call this.
+    """
     progress = progress or Silent()
     model = load(run, checkpoint, weights)
     card = ModelCard.read(run)
@@ -137,6 +140,8 @@ def evaluate_run(
         config=loading or config.loading,
         device=processes.device,
         dtype=processes.dtype,
+        rank=processes.rank,
+        world=processes.world,
     )
     task = Classification(model.to(processes.device, processes.dtype), len(data.classes))
     evaluator = task.evaluator()
@@ -156,7 +161,8 @@ def evaluate_run(
         "throughput": {"images_per_second": evaluator.samples / seconds, "batch_size": batch_size},
         "samples_shown": sample_predictions(model, data, split, processes),
     }
-    report["file"] = str(RunDirectory(run).write_eval(name, report))
+    if processes.is_main:
+        report["file"] = str(RunDirectory(run).write_eval(name, report))
     return report
 
 

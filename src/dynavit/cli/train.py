@@ -1,5 +1,6 @@
 """`dynavit train`: one run."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +36,8 @@ def train(
     summary = train_run(
         config, out, resume=resume, overwrite=overwrite, progress=choose_progress(quiet), command=["dynavit", *sys.argv[1:]]
     )
-    _tell(out, summary.steps)
+    if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes is enough to tell
+        _tell(out, summary.steps)
 
 
 def options_of_the_run(words: Sequence[str]) -> list[str]:
