@@ -129,6 +129,7 @@ def forked(directory: Path, moment: Moment | None) -> int:
 def main(out: Path, every: int) -> None:
     training(out / "first")  # modules and temporary directories are found at the first call: not part of a training
     watch()
+    seen.clear()
     training(out / "reference")
     chosen = moments(every)
     report = []
