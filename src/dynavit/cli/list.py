@@ -102,5 +102,41 @@ def model_rows(pattern: str = "*") -> list[ModelRow]:
     return rows
 
 
+def list_data(json: bool = False) -> None:
+    """List the data sets that can be opened by name.
+
+    Besides these, names of timm's readers work: hfds/..., wds/..., torch/.... In Python: `dynavit.data.open.open_data(name, dir)`.
+
+    Args:
+        json: print JSON instead of a table.
+    """
+    from ..data.open import list_data
+
+    rows = [{"name": name, "description": about} for name, about in list_data().items()]
+    if json:
+        print(json_format.dumps(rows, indent=2))
+        return
+    print_table("Data sets", ["name", "what it is"], [list(row.values()) for row in rows])
+
+
+def list_recipes(json: bool = False) -> None:
+    """List the recipes: options for --config that belong together, what they cost and the number they reached.
+
+    A recipe is a start: `dynavit train --config cifar10 --norm dtn --epochs 5` changes two of its options, and
+    `dynavit train --config cifar10 --print_config` shows them all.
+
+    Args:
+        json: print JSON instead of a table.
+    """
+    from .recipes import list_recipes
+
+    rows = [asdict(recipe) for recipe in list_recipes()]
+    if json:
+        print(json_format.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    header = ["name", "what", "cost", "reached", "command"]
+    print_table("Recipes", header, [[row[column] for column in header] for row in rows])
+
+
 def _spelled(options: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items()) or "-"

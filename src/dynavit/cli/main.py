@@ -14,7 +14,7 @@ from .bench import bench_loop, bench_models, bench_norms
 from .compare import compare
 from .convert import convert
 from .evaluate import evaluate, predict, report
-from .list import list_models, list_norms
+from .list import list_data, list_models, list_norms, list_recipes
 from .parse import first_line, parse_options
 from .train import train
 
@@ -36,7 +36,11 @@ COMMANDS: dict[str, Command | Group] = {
     "compare": compare,
     "report": report,
     "predict": predict,
-    "list": Group("Show what there is to choose from.", "thing to list", {"norms": list_norms, "models": list_models}),
+    "list": Group(
+        "Show what there is to choose from.",
+        "thing to list",
+        {"norms": list_norms, "models": list_models, "data": list_data, "recipes": list_recipes},
+    ),
     "bench": Group(
         "Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models, "loop": bench_loop}
     ),
@@ -45,8 +49,17 @@ COMMANDS: dict[str, Command | Group] = {
 
 EXAMPLES = """\
 Examples:
-  dynavit list norms                          every normaliser, its options and its size
-  dynavit list norms --json                   the same for programs
+  dynavit train --norm dtn --epochs 20 --out runs/x       a small vision transformer on the digits that come with the package
+  dynavit train --out runs/x --resume                     go on after an interruption
+  dynavit train --model vit_tiny_star --norm dtn --data cifar10 --data-dir data --download --seed 1 --engine.precision bf16
+  dynavit train --config fashion_mnist --data-dir data    a recipe (see dynavit list recipes); any option may follow
+  dynavit eval runs/x --split val --checkpoint best       accuracy, of each class too, and calibration
+  dynavit predict runs/x photo.png scans/ --top 3         what the model sees in image files
+  dynavit compare --norms ln,dtn,rms --seeds 0,1,2 --epochs 10 --out runs/norms     means, errors, costs, and a page
+  dynavit compare --vary '{"lr":[1e-3,3e-3]}' --processes 2 --out runs/lr     each norm with each learning rate
+  dynavit report runs/norms                   the page again, from its files
+  dynavit list recipes                        what they cost and what they reached
+  dynavit list norms --json                   every normaliser, its options and its size, for programs
   dynavit list models --pattern "vit_*"       models of ours and of timm, and their size
   dynavit convert --model swin_tiny_patch4_window7_224 --norm dtn     what a swap of norms does to each of them
   dynavit bench norms                         time and memory against nn.LayerNorm, as tables

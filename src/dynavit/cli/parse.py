@@ -14,6 +14,7 @@ from typing import Any
 
 from ..common.registry import nearest_match_error
 from ..config import from_plain
+from .recipes import config_file
 
 _OWN_OPTIONS = ("config", "help", "print_config")
 # Everyday options that live in a group.
@@ -45,6 +46,7 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
     words = getattr(function, "prepare", list)(words)  # a command may know more about its words
     words = _normal_spelling(_named(words, function, prog), types)
     _check_names(words, [*types, *_OWN_OPTIONS])
+    words = _meant(words, types)
     parser = ArgumentParser(
         prog=prog,
         usage=_usage(function, prog),
@@ -53,7 +55,7 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
         allow_abbrev=False,  # an abbreviation breaks when an option is added
         formatter_class=Help,
     )
-    parser.add_argument("--config", action="config", help="a YAML file with any of these options; the command line wins")
+    parser.add_argument("--config", action="config", help="a recipe (`dynavit list recipes`) or a YAML file with any of these options; the command line wins")
     flat = _flat_parameters(function)
     parser.add_function_arguments(function, as_group=False, skip=set(flat))
     for kind in flat.values():
@@ -174,6 +176,23 @@ def _check_names(words: Sequence[str], known: Sequence[str]) -> None:
         if dot and group in known and not any(other.startswith(f"{group}.") for other in known):
             continue
         raise nearest_match_error("option", name, [name for name in known if name != "help"])
+
+
+def _meant(words: Sequence[str], types: dict[str, Any]) -> list[str]:
+    """Values as what they mean: a recipe's name its file, `0,1,2` a list of numbers."""
+    meaning: dict[str, Callable[[str], str]] = {"--config": lambda value: str(config_file(value))}
+    for name, kind in types.items():
+        if kind == list[int]:
+            meaning[f"--{name}"] = lambda value: value if value.startswith("[") else f"[{value}]"
+    meant: list[str] = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        if equals and option in meaning:
+            word = f"{option}={meaning[option](value)}"
+        elif meant and meant[-1] in meaning:
+            word = meaning[meant[-1]](word)
+        meant.append(word)
+    return meant
 
 
 def _one_line(error: Exception, prog: str, known: Sequence[str]) -> str:

@@ -1,0 +1,128 @@
+"""Every recipe is what it says: its command parses, its options exist, its model can be built for its data."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from dynavit.assemble import model_call
+from dynavit.cli.main import COMMANDS
+from dynavit.cli.parse import parse_options
+from dynavit.cli.recipes import DIRECTORY, list_recipes, read_recipe
+from dynavit.compare import CompareConfig, run_config, settings_of
+from dynavit.data.dataset import DataSet
+from dynavit.data.digits import open_digits
+from dynavit.models import create_model
+from dynavit.norms import list_norms
+
+RECIPES = {recipe.name: recipe for recipe in list_recipes()}
+DOCUMENT = Path(__file__).parents[1] / "docs" / "recipes.md"
+
+# (classes, channels, side) as stored, or as files are delivered
+SHAPES = {"fashion_mnist": (10, 1, 28), "cifar10": (10, 3, 32), "cifar100": (100, 3, 32), "imagenet": (1000, 3, 224)}
+
+
+def options(recipe):
+    """The command's name, and what the recipe's own command line means to it."""
+    words = shlex.split(recipe.command)
+    name, *rest = words[words.index("dynavit") + 1 :]
+    return name, parse_options(COMMANDS[name], rest, prog=f"dynavit {name}")
+
+
+def runs(recipe):
+    """The configurations of all runs of a recipe."""
+    name, parsed = options(recipe)
+    if name == "train":
+        return [parsed["config_of_run"]]
+    grid = parsed["config_of_grid"]
+    assert isinstance(grid, CompareConfig)
+    return [run_config(grid, setting, seed) for setting in settings_of(grid) for seed in grid.seeds]
+
+
+def described(config):
+    """The data set of a run without its images."""
+    if config.data == "digits":
+        return open_digits(None, config.loading)
+    classes, channels, side = SHAPES[config.data]
+    side = config.loading.image_size or side
+    names = [str(number) for number in range(classes)]
+    return DataSet(config.data, {}, names, (side, side), (0.5,) * channels, (0.5,) * channels)
+
+
+def test_what_there_is():
+    assert list(RECIPES) == [
+        "cifar10",
+        "cifar100",
+        "cifar100_vit_b16_224",
+        "cifar10_vit_b16_224",
+        "digits",
+        "fashion_mnist",
+        "imagenet_pvt_tiny_dtn",
+        "imagenet_swin_tiny_dtn",
+        "imagenet_vit_small_star_dtn",
+        "quickstart",
+    ]
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_headers_are_complete_and_the_file_holds_nothing_but_options(recipe):
+    text = (DIRECTORY / f"{recipe.name}.yaml").read_text()
+    head = text.splitlines()[:4]
+    assert [line.partition(":")[0] for line in head] == ["# What", "# Command", "# Cost", "# Reached"]
+    assert all([recipe.what, recipe.command, recipe.cost, recipe.reached])
+    assert "/home" not in text and "/work" not in text
+    words = shlex.split(recipe.command)
+    assert words[words.index("--config") + 1] == recipe.name
+    assert words[words.index("--out") + 1] == f"runs/{recipe.name}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_the_command_means_what_the_file_says(recipe):
+    for config in runs(recipe):
+        given = yaml.safe_load((DIRECTORY / f"{recipe.name}.yaml").read_text())
+        for name in ("title", "norms", "seeds", "processes"):
+            given.pop(name, None)
+        assert_holds(config, given)
+
+
+def assert_holds(config, given):
+    for name, value in given.items():
+        held = getattr(config, name)
+        if isinstance(value, dict) and not isinstance(held, dict):
+            assert_holds(held, value)
+        else:
+            assert held == value, name
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_the_models_can_be_built(recipe):
+    for config in {config.norm: config for config in runs(recipe)}.values():
+        data = described(config)
+        call = model_call(config, data)
+        with torch.device("meta"):
+            model = create_model(**call)
+        x = torch.empty(2, data.channels, *data.image_size, device="meta")
+        assert model.to("meta").eval()(x).shape == (2, len(data.classes))
+        assert config.norm is None or config.norm in list_norms()
+
+
+def test_the_quickstart_compares_the_norms_of_the_papers_table():
+    configs = runs(RECIPES["quickstart"])
+    assert {config.norm for config in configs} == {"ln", "bn", "in", "gn", "rms", "scale", "dyt", "dtn"}
+    assert len(configs) == 8 * 3
+
+
+def test_the_document_shows_what_the_files_say():
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| [")]
+    expected = [
+        f"| [{r.name}](../src/dynavit/recipes/{r.name}.yaml) | {r.what} | {r.cost} | {r.reached} |" for r in RECIPES.values()
+    ]
+    assert rows == expected
+
+
+def test_a_header_that_is_missing_is_seen(tmp_path):
+    (tmp_path / "x.yaml").write_text("# What: a thing\n# Cost: 3 s\nlr: 1e-3\n")
+    recipe = read_recipe(tmp_path / "x.yaml")
+    assert (recipe.what, recipe.command, recipe.cost, recipe.reached) == ("a thing", "", "3 s", "")
