@@ -164,8 +164,11 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path):
 
 def test_a_comparison_that_has_only_begun_has_a_page(tmp_path):
     entry = {"name": "ln", "values": {"norm": "ln"}, "runs": ["ln-seed0"]}
-    (tmp_path / "comparison.json").write_text(json.dumps({"varied": ["norm"], "settings": [entry]}))
+    (tmp_path / "comparison.json").write_text(
+        json.dumps({"varied": ["norm"], "settings": [entry], "failures": {"ln-seed0": "no memory"}})
+    )
     text = Outline(write_report(tmp_path).read_text()).text
+    assert "ln-seed0 failed: no memory" in text["li"]
     assert "No run has finished yet." in text["li"]
     assert "ln: 0 of 1 seeds have finished; the others are left out." in text["li"]
 

@@ -174,7 +174,7 @@ def unfinished(comparison: Comparison) -> list[str]:
         done = len(setting.finished(comparison.split))
         if done < setting.planned:
             notes.append(f"{setting.name}: {done} of {setting.planned} seeds have finished; the others are left out.")
-    return notes
+    return notes + [f"{run} failed: {why}" for run, why in comparison.failures.items()]
 
 
 def example_run(comparison: Comparison) -> Run | None:

@@ -69,7 +69,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """`baseline` is the setting that differences are taken to, if there is one."""
+    """`baseline` is the setting that differences are taken to, if there is one; `failures` says why runs failed, by name."""
 
     title: str
     created: str
@@ -79,6 +79,7 @@ class Comparison:
     settings: list[Setting]
     seeds: list[int]
     machine: dict[str, Any]
+    failures: dict[str, str]
 
     @property
     def split(self) -> str:
@@ -144,6 +145,7 @@ def read_comparison(directory: Path) -> Comparison:
         settings=settings,
         seeds=text.get("seeds") or [],
         machine=text.get("machine") or {},
+        failures=text.get("failures") or {},
     )
 
 

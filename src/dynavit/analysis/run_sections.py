@@ -132,7 +132,10 @@ def mistakes_section(run: Run, split: str) -> Section:
         if str(shown.get("image", "")).startswith("data:image/")
     ]
     if samples:
-        caption = f"Predictions of {where} and their confidence. Wrong ones are underlined and followed by the true class."
+        caption = (
+            f"Predictions of {where} and their confidence. Wrong ones are underlined and followed by the true class; "
+            "they were looked for, so there are more of them here than the accuracy suggests."
+        )
         blocks.append(Samples(samples, caption))
     return Section("Mistakes and samples", blocks)
 

@@ -13,7 +13,6 @@ class Row:
     """One setting. `best`: it has the highest mean of those with several seeds, which need not mean much."""
 
     name: str
-    is_baseline: bool
     best: bool
     cells: tuple[str, ...]
 
@@ -44,7 +43,6 @@ def comparison_rows(comparison: Comparison) -> list[Row]:
     return [
         Row(
             name=setting.name,
-            is_baseline=setting is comparison.baseline,
             best=setting is best,
             cells=(
                 accuracy_text(list(accuracies(comparison, setting).values())),
