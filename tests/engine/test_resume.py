@@ -14,7 +14,8 @@ from dynavit.engine.checkpoint import MODEL, read_checkpoint
 from dynavit.engine.log import read_log
 
 TESTS = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+PYTHONPATH = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 
 
 def killing(*arguments):
