@@ -41,8 +41,8 @@ class AugmentConfig:
         recipe: light (shifted crop, flip; for small images), deit (timm's RandAugment and resized crops, for files), none.
             auto: light for sets in memory, deit for files.
         padding: light: how far the crop may shift, as a fraction of the side.
-        flip: light: mirror half of the images; None: as fits the set (digits are not mirrored).
-        auto_augment: deit: timm's policy string.
+        flip: mirror half of the images; None: as fits the set (digits are not mirrored).
+        auto_augment: deit: timm's policy string; '' uses colour jitter instead.
         erase: probability that a rectangle is erased (random erasing).
         mixup: strength of mixup, 0.8 in DeiT; 0 leaves it out.
         cutmix: strength of cutmix, 1.0 in DeiT; 0 leaves it out.
