@@ -5,7 +5,7 @@ import pytest
 from analysis.made_up import make_run
 from dynavit.analysis.canvas import PALETTE, SERIES, series_style
 from dynavit.analysis.cells import confused_pairs, confusion_figure, lambda_figure
-from dynavit.analysis.curves import MOST_POINTS, curves_figure, lambda_paths_figure, over_seeds
+from dynavit.analysis.curves import MOST_POINTS, curves_figure, lambda_paths_figure, over_seeds, settled_range
 from dynavit.analysis.dots import DotRow, dots_figure
 from dynavit.analysis.read import read_run
 
@@ -58,6 +58,13 @@ def test_mean_and_band_over_the_epochs_that_all_seeds_have():
 def test_long_curves_are_thinned_and_keep_their_ends():
     curve = over_seeds([{epoch: 1 / epoch for epoch in range(1, 1001)}])
     assert (len(curve.epochs), curve.epochs[0], curve.epochs[-1]) == (MOST_POINTS, 1, 1000)
+
+
+def test_the_range_leaves_out_the_first_quarter_only():
+    low, high = settled_range([[100.0, 9.0, 5.0, 4.0], [90.0, 8.0, 5.0, 1.0]])
+    assert 0 < low < 1 and 9 < high < 10
+    low, high = settled_range([[0.0]])
+    assert low < 0 < high
 
 
 def test_the_largest_figures_stay_small(run):

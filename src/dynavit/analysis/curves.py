@@ -51,8 +51,10 @@ def curves_figure(name: str, label: str, curves: Sequence[tuple[int, Curve]], pe
             axes.plot(curve.epochs, line, color=colour(variable), dashes=dashes or (None, None), lw=1.4, marker=marker, ms=3)
             if low != high:
                 axes.fill_between(curve.epochs, low, high, color=colour(variable), alpha=0.13, lw=0)
-        axes.set_ylim(*_settled_range([[scale * value for value in curve.mean] for _, curve in curves]))
+        bottom, top = settled_range([side for _, curve in curves for side in (curve.low, curve.high)])
+        axes.set_ylim(scale * bottom, scale * top)
         axes.set_xlabel("epoch")
+        axes.locator_params(axis="x", integer=True)
         axes.set_ylabel(label)
         axes.grid(axis="y")
 
@@ -80,13 +82,14 @@ def lambda_paths_figure(run: Run, name: str, label: str) -> str | None:
         axes.axhline(0.5, color=FAINT, lw=0.6, dashes=(2, 2))
         axes.set_ylim(0, 1)
         axes.set_xlabel("epoch")
+        axes.locator_params(axis="x", integer=True)
         axes.set_ylabel(label)
         axes.grid(axis="y")
 
     return draw(f"{run.name} {name} over training", 2.5, paint)
 
 
-def _settled_range(lines: Sequence[Sequence[float]]) -> tuple[float, float]:
+def settled_range(lines: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Limits that leave out the steep first quarter, so that differences at the end can be seen."""
     settled = [value for line in lines for value in line[len(line) // 4 :]]
     low, high = min(settled), max(settled)

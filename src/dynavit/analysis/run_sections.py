@@ -134,7 +134,7 @@ def mistakes_section(run: Run, split: str) -> Section:
     if samples:
         caption = (
             f"Predictions of {where} and their confidence. Wrong ones are underlined and followed by the true class; "
-            "they were looked for, so there are more of them here than the accuracy suggests."
+            "how many are shown was chosen and says nothing about the accuracy."
         )
         blocks.append(Samples(samples, caption))
     return Section("Mistakes and samples", blocks)
@@ -178,17 +178,23 @@ def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested names joined by dots, values as text.
 
     >>> flat({"optim": {"clip": 1.0}, "norm": "dtn", "note": None})
-    [('optim.clip', '1.0'), ('norm', 'dtn'), ('note', 'none')]
+    [('optim.clip', '1'), ('norm', 'dtn'), ('note', 'none')]
     """
     rows = []
     for name, value in values.items():
         if isinstance(value, dict):
             rows += flat(value, f"{prefix}{name}.")
         elif isinstance(value, list):
-            rows.append((prefix + name, ", ".join(map(str, value))))
+            rows.append((prefix + name, ", ".join(map(plain, value))))
         else:
-            rows.append((prefix + name, str(value).lower() if value is None or isinstance(value, bool) else str(value)))
+            rows.append((prefix + name, plain(value)))
     return rows
+
+
+def plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def percent(fraction: float | None) -> str:
