@@ -1,5 +1,6 @@
 """Every recipe is what it says: its command parses, its options exist, its model can be built for its data."""
 
+import functools
 import shlex
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def options(recipe):
     return name, parse_options(COMMANDS[name], rest, prog=f"dynavit {name}")
 
 
+@functools.cache
 def runs(recipe):
     """The configurations of all runs of a recipe."""
     name, parsed = options(recipe)

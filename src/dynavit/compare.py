@@ -18,11 +18,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .common.files import write_json
 from .common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
+
+if TYPE_CHECKING:
+    from .data.dataset import DataSet
 
 FILE = "comparison.json"
 
@@ -86,7 +89,10 @@ def settings_of(config: CompareConfig) -> list[Setting]:
         if not isinstance(values, list) or not values:
             raise ValueError(f"vary: {name} needs a list of values, got {values!r}")
     axes = {"norm": list(config.norms), **config.vary}
-    return [Setting(dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
+    settings = [Setting(dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())]
+    if len({setting.run_name(0) for setting in settings}) < len(settings):
+        raise ValueError(f"vary: two settings would have the same name, among {', '.join(s.name for s in settings)}")
+    return settings
 
 
 def run_config(config: CompareConfig, setting: Setting, seed: int) -> TrainConfig:
@@ -125,9 +131,14 @@ def compare(
     others; it is named in comparison.json and in the report.
     """
     from .analysis.report import write_report
+    from .data.open import open_data
+    from .norms.factory import norm_class_of
 
     watch = watch or Watcher()
     settings = settings_of(config)
+    for norm in config.norms:
+        norm_class_of(norm)  # a name that does not exist is found before hours of training, and so are missing data
+    data = open_data(config.data, config.data_dir, config.loading)
     planned = {setting.run_name(seed): run_config(config, setting, seed) for seed in config.seeds for setting in settings}
     _prepare(out, overwrite)
     summary: dict[str, Any] = {
@@ -147,7 +158,7 @@ def compare(
     watch.begin(list(planned))
     summary["failures"] = _train_all(planned, out, config.processes, watch)
     watch.note("measuring the cost of a step")
-    summary |= _measure(config, settings)
+    summary |= _measure(config, settings, data)
     write_json(out / FILE, summary)
     return write_report(out)
 
@@ -255,18 +266,16 @@ def result_of(run: Path) -> dict[str, Any] | None:
     return None
 
 
-def _measure(config: CompareConfig, settings: Sequence[Setting]) -> dict[str, Any]:
+def _measure(config: CompareConfig, settings: Sequence[Setting], data: "DataSet") -> dict[str, Any]:
     """Cost of a step of every setting, and the machine. Settings that cannot be built have none."""
     from .assemble import build_model
     from .bench.cost import training_costs
     from .bench.machine import describe_machine
     from .data.loader import make_loader
-    from .data.open import open_data
     from .engine.processes import Processes
     from .tasks.classification import Classification
 
     processes = Processes(config.engine)
-    data = open_data(config.data, config.data_dir, config.loading)
     loader = make_loader(data, "train", train=True, batch_size=config.batch_size, config=config.loading, augment=config.augment)
     batch = next(iter(loader.epoch()))[0].to(processes.device)
     tasks = {}

@@ -57,20 +57,11 @@ def train_run(
     notes = list(data.notes)
     if "patch_size" in call and "patch_size" not in config.model_options:
         notes.append(f"{config.model} gets patches of {call['patch_size']} pixels to fit the images (model_options.patch_size)")
-    if config.init_from is not None and not (out / "checkpoints").exists():
+    goes_on = resume and any((out / "checkpoints").glob("[!.]*"))
+    if config.init_from is not None and not goes_on:
         from .initial import initial_weights
 
         notes += initial_weights(model, config.init_from)
-    if processes.is_main:
-        run = RunDirectory.create(out, resume=resume, overwrite=overwrite)
-        run.write_config(to_plain(config))
-        run.write_env(device=str(processes.device), processes=processes.world, seed=config.seed, command=list(command or []))
-        sizes = {"name": data.name} | {name: len(split) for name, split in data.splits.items()}
-        ModelCard(call, data.classes, describe_preprocessing(data), sizes).write(out)
-        for note in notes:
-            progress.note(note)
-    processes.barrier()
-    run = RunDirectory(out)
     task = Classification(model, len(data.classes))
     loaders = {
         split: make_loader(
@@ -90,6 +81,18 @@ def train_run(
         for split in data.splits
         if split != "test"
     }
+    if processes.is_main:
+        run = RunDirectory.create(out, resume=resume, overwrite=overwrite)
+        if run.finished() is None:  # otherwise its files tell how it was trained
+            run.write_config(to_plain(config))
+            facts = {"device": str(processes.device), "processes": processes.world, "seed": config.seed}
+            run.write_env(**facts, command=list(command or []))
+            sizes = {"name": data.name} | {name: len(split) for name, split in data.splits.items()}
+            ModelCard(call, data.classes, describe_preprocessing(data), sizes).write(out)
+        for note in notes:
+            progress.note(note)
+    processes.barrier()
+    run = RunDirectory(out)
     summary = train(
         task, loaders["train"], loaders.get("val"), config.plan, run, processes=processes, resume=resume, progress=progress
     )

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .data.config import DataConfig
 from .data.dataset import DataSet
 from .data.loader import make_loader
 from .engine.processes import Processes
@@ -19,7 +20,10 @@ LARGEST_SIDE = 96  # pixels; a page is not an album
 @torch.no_grad()
 def sample_predictions(model: nn.Module, data: DataSet, split: str, processes: Processes) -> list[dict[str, Any]]:
     """The most confident mistakes among the first images, at most half of what is shown, and then images from the start."""
-    loader = make_loader(data, split, train=False, batch_size=EXAMINED, device=processes.device, dtype=processes.dtype)
+    alone = DataConfig(workers=0)  # a single batch is read by one process anyway
+    loader = make_loader(
+        data, split, train=False, batch_size=EXAMINED, config=alone, device=processes.device, dtype=processes.dtype
+    )
     (batch,) = next(iter(loader.epoch()))
     confidence, predicted = model(batch.inputs.to(processes.dtype)).softmax(-1).max(-1)
     wrong = (predicted != batch.targets).nonzero().flatten()

@@ -105,7 +105,7 @@ def model_rows(pattern: str = "*") -> list[ModelRow]:
 def list_data(json: bool = False) -> None:
     """List the data sets that can be opened by name.
 
-    Besides these, names of timm's readers work: hfds/..., wds/..., torch/.... In Python: `dynavit.data.open.open_data(name, dir)`.
+    Besides these, names of timm's readers work: hfds/..., wds/..., torch/.... In Python: `dynavit.data.open.open_data`.
 
     Args:
         json: print JSON instead of a table.

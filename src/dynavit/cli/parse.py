@@ -55,7 +55,11 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
         allow_abbrev=False,  # an abbreviation breaks when an option is added
         formatter_class=Help,
     )
-    parser.add_argument("--config", action="config", help="a recipe (`dynavit list recipes`) or a YAML file with any of these options; the command line wins")
+    parser.add_argument(
+        "--config",
+        action="config",
+        help="a recipe (`dynavit list recipes`) or a YAML file with any of these options; the command line wins",
+    )
     flat = _flat_parameters(function)
     parser.add_function_arguments(function, as_group=False, skip=set(flat))
     for kind in flat.values():

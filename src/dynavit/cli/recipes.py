@@ -1,9 +1,9 @@
 """Recipes that come with the package: files for `--config`, with a few words about each on top.
 
-    # What: a small ViT on handwritten digits
-    # Command: dynavit train --config digits --out runs/digits
-    # Cost: 40 s on 2 cores
-    # Reached: 98.1 % top-1 on test (seed 0), or "not run"
+# What: a small ViT on handwritten digits
+# Command: dynavit train --config digits --out runs/digits
+# Cost: 40 s on 2 cores
+# Reached: 98.1 % top-1 on test (seed 0), or "not run"
 """
 
 import re
