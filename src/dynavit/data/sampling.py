@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _MIX = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # SplitMix64's constants as signed integers
+_ALL = 0xFFFF_FFFF_FFFF_FFFF
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,10 @@ def derive_seed(*keys: int) -> int:
     >>> derive_seed(0, 1) != derive_seed(1, 0)
     True
     """
-    mixed = torch.zeros((), dtype=torch.int64)
+    mixed = 0
     for key in keys:
-        mixed = _mix(mixed ^ _mix(torch.tensor(key, dtype=torch.int64)))
-    return int(mixed) & 0x7FFF_FFFF_FFFF_FFFF
+        mixed = _mix_number(mixed ^ _mix_number(key))
+    return mixed & 0x7FFF_FFFF_FFFF_FFFF
 
 
 def uniform(seed: int, epoch: int, draws: Tensor, numbers: int) -> Tensor:
@@ -70,6 +71,14 @@ def _mix(x: Tensor) -> Tensor:
     x = (x ^ _shift(x, 30)) * _MIX[1]
     x = (x ^ _shift(x, 27)) * _MIX[2]
     return x ^ _shift(x, 31)
+
+
+def _mix_number(x: int) -> int:
+    """`_mix` of one number between 0 and 2^64; in Python's integers, which is a hundred times faster for one."""
+    x = (x + _MIX[0]) & _ALL
+    x = ((x ^ x >> 30) * _MIX[1]) & _ALL
+    x = ((x ^ x >> 27) * _MIX[2]) & _ALL
+    return x ^ x >> 31
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
