@@ -28,6 +28,12 @@ def test_a_cut_takes_the_same_part_of_each_class(fraction):
     assert 3 in LABELS[train]  # its only image stays where something is learned
 
 
+def test_small_classes_together_give_their_part():
+    labels = torch.cat([torch.arange(50).repeat(5), torch.full((500,), 50)])  # 50 classes of 5 images, one of 500
+    given = [int((labels[cut_validation(labels, 0.05, seed)[1]] < 50).sum()) for seed in range(20)]
+    assert 10 < sum(given) / 20 < 15  # 12.5 of 37.5
+
+
 def test_classes_of_one_image_keep_it():
     train, val = cut_validation(LABELS_OF_SINGLES, 0.5, 0)
     assert len(train) == 4 and LABELS_OF_SINGLES[val].tolist() == [3]

@@ -57,7 +57,9 @@ def cut_validation(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, 
     if not 0 <= fraction < 1:
         raise ValueError(f"val_fraction={fraction}: the part of train kept for validation is at least 0 and less than 1")
     order, rank, size = _ranks(labels, seed)
-    share = (rank + 0.5) / size[labels]
+    # A random offset for each class, so that many small classes together give their part, though each of them rounds.
+    offset = uniform(seed, 1, torch.arange(len(size)), 1)[:, 0]
+    share = (rank + offset[labels]) / size[labels]
     order = order[(rank < size[labels] - 1)[order]]
     front = order[share[order].argsort(stable=True)][: round(fraction * len(labels))]
     held = torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, front, True)
