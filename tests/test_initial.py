@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from torch import nn
 
 import dynavit
 from dynavit.engine.checkpoint import Checkpoints, Snapshot
@@ -109,8 +110,9 @@ def released(arch, norm):
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes(arch, norm, classes=3).items()}
 
 
-def test_a_release(tmp_path):
-    state = released("vit_norm_ti_star", "dtn")
+@pytest.mark.parametrize("norm", ["dtn", "batch", "power", "scale"])
+def test_a_release(tmp_path, norm):
+    state = released("vit_norm_ti_star", norm)
     torch.save({"state_dict": state}, tmp_path / "dtn.pth")
     model = dynavit.import_released(state)
     want = snapshot(model)
@@ -265,7 +267,7 @@ def test_colour_to_grey_and_back(tmp_path):
     source, model = build(0, in_chans=1), build(1, in_chans=3)
     initial_weights(model, stored(source, tmp_path))
     assert same(model(grey.expand(-1, 3, -1, -1)), source(grey))
-    refused(build(1, in_chans=3), stored(build(0, in_chans=5), tmp_path), "1 of another shape: patch_embed.proj.weight")
+    refused(build(1, in_chans=4), stored(build(0, in_chans=5), tmp_path), "1 of another shape: patch_embed.proj.weight")
 
 
 def test_patches_of_another_size(tmp_path):
@@ -303,6 +305,13 @@ def test_running_statistics_start_fresh(tmp_path):
     notes = initial_weights(model, stored(build(0, norm="ln"), tmp_path))
     assert torch.equal(model.blocks[0].norm1.running_mean, before["blocks.0.norm1.running_mean"])
     assert notes[1].startswith("8 tensors of norms start fresh (blocks.0.norm1.running_mean")
+
+
+def test_norms_of_torch_and_a_model_that_says_nothing_of_itself(tmp_path):
+    source, model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    notes = initial_weights(model, stored(source, tmp_path))
+    assert torch.equal(model[0].weight, source[0].weight)
+    assert notes[1:] == ["3 tensors of norms start fresh (1.running_mean, ...)"]
 
 
 # --- what does not fit
