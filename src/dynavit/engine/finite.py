@@ -41,7 +41,7 @@ def _bad_layer(model: nn.Module, rerun: Callable[[], Any]) -> str | None:
         def look(module: nn.Module, inputs: Any, output: Any) -> None:
             # The innermost module comes first: its hook runs before those of the modules around it.
             kind = next((kind for tensor in _tensors(output) if (kind := _what(tensor))), None)
-            if kind and not found:
+            if kind:
                 fed = "not finite either" if any(_what(tensor) for tensor in _tensors(inputs)) else "finite"
                 found.append(f"{name or 'the model'} ({type(module).__name__}): its output has {kind}, its input is {fed}")
 
