@@ -131,14 +131,14 @@ def compare(
     others; it is named in comparison.json and in the report.
     """
     from .analysis.report import write_report
-    from .data.open import open_data
     from .norms.factory import norm_class_of
+    from .runs import open_training_data
 
     watch = watch or Watcher()
     settings = settings_of(config)
     for norm in config.norms:
         norm_class_of(norm)  # a name that does not exist is found before hours of training, and so are missing data
-    data = open_data(config.data, config.data_dir, config.loading)
+    data = open_training_data(config)
     planned = {setting.run_name(seed): run_config(config, setting, seed) for seed in config.seeds for setting in settings}
     _prepare(out, overwrite)
     summary: dict[str, Any] = {

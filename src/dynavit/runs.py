@@ -48,9 +48,7 @@ def train_run(
     """
     progress = progress or Silent()
     processes = Processes(config.engine)
-    data = open_data(config.data, config.data_dir, config.loading)
-    if "train" not in data.splits:
-        raise ValueError(f"{data.name} has no training images")
+    data = open_training_data(config)
     if resume:
         _check_same_run(out, config, data)
     model, call = build_model(config, data)
@@ -101,6 +99,13 @@ def train_run(
         evaluate_run(out, split=last, data=data, device=config.engine.device, progress=progress)
     processes.barrier()
     return summary
+
+
+def open_training_data(config: TrainConfig) -> DataSet:
+    data = open_data(config.data, config.data_dir, config.loading)
+    if "train" not in data.splits:
+        raise ValueError(f"{data.name} has no training images, only {' and '.join(data.splits)}")
+    return data
 
 
 def evaluate_run(
