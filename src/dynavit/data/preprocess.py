@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from .dataset import DataSet, MemorySplit
+from .memory import canvas_size, normalise, pad, resize
 
 
 def describe_preprocessing(data: DataSet) -> dict[str, Any]:
     """The description for images like those of this data set."""
-    if isinstance(next(iter(data.splits.values())), MemorySplit):
-        return {"kind": "memory", "image_size": list(data.image_size), "mean": list(data.mean), "std": list(data.std)}
+    split = next(iter(data.splits.values()))
+    if isinstance(split, MemorySplit):
+        sizes = {"stored_size": list(split.images.shape[-2:]), "image_size": list(data.image_size)}
+        return {"kind": "memory", **sizes, "mean": list(data.mean), "std": list(data.std)}
     from .transforms import describe_eval
 
     return {"kind": "files", **describe_eval(data.image_size, data.mean, data.std)}
@@ -33,8 +36,9 @@ def preprocess(path: str | PathLike[str], description: dict[str, Any]) -> Tensor
         from .transforms import eval_transform
 
         return eval_transform(**options)(image)
-    height, width = options["image_size"]
+    (height, width), size = options["stored_size"], tuple(options["image_size"])
     mean, std = torch.tensor(options["mean"]), torch.tensor(options["std"])
     image = image.convert("L" if len(mean) == 1 else "RGB").resize((width, height))
     pixels = torch.from_numpy(np.array(image)).reshape(height, width, -1).permute(2, 0, 1)
-    return (pixels / 255 - mean[:, None, None]) / std[:, None, None]
+    pixels = pad(pixels[None], canvas_size((height, width), size))
+    return resize(normalise(pixels, mean, std), size)[0]
