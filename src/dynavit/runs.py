@@ -211,7 +211,7 @@ def predict_run(
     """
     model, card = load(run, checkpoint), ModelCard.read(run)
     processes = Processes(EngineConfig(device=device))
-    model.to(processes.device)
+    model.to(processes.device, processes.dtype)  # also of a run in float64
     answers: list[dict[str, Any]] = []
     for path in _image_files(images):
         try:

@@ -49,9 +49,8 @@ def test_a_broken_image_is_left_out_named_and_counted(run, folder, tmp_path):
 def test_strict_stops_at_a_broken_image(run, folder, tmp_path, option):
     broken = folder / "train" / "dog" / "1.png"
     broken.write_bytes(b"not an image")
-    code, _, problem = run(
-        "train", *SMALL, option, "--quiet", "--data", "folder", "--data-dir", folder, "--out", tmp_path / "x"
-    )
+    words = ["--quiet", "--data", "folder", "--data-dir", folder, "--out", tmp_path / "x"]
+    code, _, problem = run("train", *SMALL, option, *words)
     assert code == 2
     assert str(broken) in problem and problem.count("\n") == 1
 

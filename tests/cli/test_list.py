@@ -61,3 +61,25 @@ def test_square_brackets_are_text_not_markup(capsys, monkeypatch):
 )
 def test_columns_of_numbers_are_aligned_right(cells, right):
     assert show._number_columns(["h"], [[cell] for cell in cells]) == [right]
+
+
+def test_data_sets(capsys):
+    from dynavit.data.open import list_data
+
+    assert main(["list", "data"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, about in list_data().items():
+        assert [name, about] in [line.split(maxsplit=1) for line in lines]
+    assert main(["list", "data", "--json"]) == 0
+    assert {row["name"]: row["description"] for row in json.loads(capsys.readouterr().out)} == list_data()
+
+
+def test_recipes(capsys):
+    assert main(["list", "recipes"]) == 0
+    out = capsys.readouterr().out
+    assert main(["list", "recipes", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["quickstart"]["command"] == "dynavit compare --config quickstart --out runs/quickstart"
+    for row in rows.values():
+        (line,) = [line for line in out.splitlines() if line.split()[:1] == [row["name"]]]
+        assert all(value in line for value in row.values())

@@ -1,6 +1,7 @@
 """The manners of the command line: help that teaches, one clear line for a mistake, exit codes."""
 
 import inspect
+import shlex
 import subprocess
 import sys
 
@@ -8,18 +9,20 @@ import pytest
 
 from dynavit.cli import main as cli
 from dynavit.cli.main import COMMANDS, EXAMPLES, Group, main
+from dynavit.cli.parse import _option_types, first_line
 
-
-@pytest.fixture
-def run(capsys):
-    """(exit code, stdout, stderr) of one call."""
-
-    def run(*words):
-        code = main(words)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+# Options of a run, by group; "" are those without a dot.
+RUN = {
+    "": "model norm data data_dir epochs batch_size lr seed init_from model_options norm_options"
+    " loading augment optim ema engine",
+    "loading": "download strict image_size val_fraction split_seed limit workers train_root train_list val_root val_list",
+    "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
+    "optim": "weight_decay betas eps warmup_epochs min_lr clip accumulate layer_decay",
+    "ema": "decay warmup",
+    "engine": "precision compile parallel log_every scalars_every eval_every checkpoint_every check_finite threads device"
+    " tensorboard",
+}
+OF_A_RUN = {f"{group}.{name}".strip(".") for group, names in RUN.items() for name in names.split()}
 
 
 def functions():
@@ -30,13 +33,21 @@ def functions():
 
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
-        "list norms": ["json"],
-        "list models": ["pattern", "json"],
-        "bench norms": ["norms", "shapes", "repeats", "sweep", "threads", "out"],
-        "convert": ["model", "norm", "where", "site", "depth", "start", "input_size", "num_classes", "causal", "json"],
-        "bench models": ["models", "sizes", "steps", "repeats", "batch", "img_size", "threads", "out"],
+        "train": OF_A_RUN | {"out", "resume", "overwrite", "quiet"},
+        "eval": {"run", "split", "data", "data_dir", "checkpoint", "weights", "batch_size", "device", "strict", "json"},
+        "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
+        "report": {"directory"},
+        "predict": {"run", "images", "top", "checkpoint", "device", "json", "out"},
+        "list norms": {"json"},
+        "list models": {"pattern", "json"},
+        "list data": {"json"},
+        "list recipes": {"json"},
+        "bench norms": {"norms", "shapes", "repeats", "sweep", "threads", "out"},
+        "bench models": {"models", "sizes", "steps", "repeats", "batch", "img_size", "threads", "out"},
+        "bench loop": OF_A_RUN | {"steps", "out"},
+        "convert": {"model", "norm", "where", "site", "depth", "start", "input_size", "num_classes", "causal", "json"},
     }
-    assert {name: list(inspect.signature(function).parameters) for name, function in functions()} == frozen
+    assert {name: set(_option_types(function)) for name, function in functions()} == frozen
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
@@ -47,7 +58,7 @@ def test_help_names_every_command_and_shows_examples(run, words):
     assert EXAMPLES in out
     for name, function in functions():
         assert f"  {name}  " in out
-        assert inspect.getdoc(function).splitlines()[0] in out
+        assert first_line(function) in out
 
 
 def test_every_example_is_a_command_with_options_that_exist(monkeypatch, tmp_path):
@@ -61,6 +72,7 @@ def test_every_example_is_a_command_with_options_that_exist(monkeypatch, tmp_pat
         record.__signature__ = inspect.signature(function)
         record.__doc__ = function.__doc__
         record.__annotations__ = function.__annotations__
+        record.positional = getattr(function, "positional", ())
         return record
 
     recorders = {name: recorder(name, function) for name, function in functions()}
@@ -74,9 +86,9 @@ def test_every_example_is_a_command_with_options_that_exist(monkeypatch, tmp_pat
     (tmp_path / "bench.yaml").write_text("repeats: 7\nsweep: false\n")
     # the command, up to the gap before its explanation or the redirection
     examples = [
-        line.split("   ")[0].split(">")[0].split()[1:] for line in EXAMPLES.splitlines() if line.startswith("  dynavit")
+        shlex.split(line.split("   ")[0].split(">")[0])[1:] for line in EXAMPLES.splitlines() if line.startswith("  dynavit")
     ]
-    assert len(examples) == 10
+    assert {words[0] for words in examples} == set(COMMANDS)
     for words in examples:
         assert main(words) == 0, words
     assert len(called) == len(examples) - 1  # --print_config calls nothing
@@ -93,16 +105,16 @@ def test_version(run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lst"], "dynavit: unknown command 'lst'. Did you mean 'list'? Known: bench, convert, list\n"),
-        (["list", "nroms"], "dynavit: unknown thing to list 'nroms'. Did you mean 'norms'? Known: models, norms\n"),
-        (["bench", "norm"], "dynavit: unknown benchmark 'norm'. Did you mean 'norms'? Known: models, norms\n"),
-        (["list"], "dynavit: 'dynavit list' needs a thing to list: norms, models\n"),
-        (["bench", "--repeats", "3"], "dynavit: 'dynavit bench' needs a benchmark: norms, models\n"),
-        (["--repeats", "3"], "dynavit: the command comes first, got '--repeats'. Commands: list, bench, convert\n"),
+        (["lst"], "unknown command 'lst'. Did you mean 'list'? Known: " + ", ".join(sorted(COMMANDS))),
+        (["list", "nroms"], "unknown thing to list 'nroms'. Did you mean 'norms'? Known: data, models, norms, recipes"),
+        (["bench", "norm"], "unknown benchmark 'norm'. Did you mean 'norms'? Known: loop, models, norms"),
+        (["list"], "'dynavit list' needs a thing to list: norms, models, data, recipes"),
+        (["bench", "--repeats", "3"], "'dynavit bench' needs a benchmark: norms, models, loop"),
+        (["--repeats", "3"], "the command comes first, got '--repeats'. Commands: " + ", ".join(COMMANDS)),
     ],
 )
 def test_a_wrong_word_gets_one_line_and_exit_code_2(run, words, message):
-    assert run(*words) == (2, "", message)
+    assert run(*words) == (2, "", f"dynavit: {message}\n")
 
 
 @pytest.mark.parametrize("error", [ValueError("first line\n   second"), FileNotFoundError("first line second")])
