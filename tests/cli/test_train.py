@@ -128,7 +128,7 @@ def test_a_recipe_by_its_name(run, tmp_path):
     assert run("train", "--config", "digits", *TINY, "--norm", "ln", "--quiet", "--out", tmp_path / "x")[0] == 0
     config = yaml.safe_load((tmp_path / "x" / "config.yaml").read_text())
     assert config["norm"] == "ln"
-    assert config["batch_size"] == 32, "as the recipe says"
+    assert config["optim"]["warmup_epochs"] == 3, "as the recipe says"
 
 
 def test_a_run_starts_from_another(run, trained, tmp_path):
