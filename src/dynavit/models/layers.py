@@ -51,13 +51,13 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linears with a GELU between them, each token by itself. (b, t, c) -> (b, t, c)."""
+    """Two linears with a GELU between them, each token by itself. (b, t, c) -> (b, t, out), by default c."""
 
-    def __init__(self, dim: int, hidden: int, *, drop: float = 0.0) -> None:
+    def __init__(self, dim: int, hidden: int, *, out: int | None = None, drop: float = 0.0) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
         self.act = nn.GELU()
-        self.fc2 = nn.Linear(hidden, dim)
+        self.fc2 = nn.Linear(hidden, dim if out is None else out)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
