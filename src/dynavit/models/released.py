@@ -6,8 +6,9 @@ DTN (arXiv 2112.02624) released three families, told apart by their keys:
     vit_*         to_patch_embedding, transformer  class token from the start; the norm before attention is, in every block
     pvt_*_norm    patch_embed1..4, block1..4       both norms of the blocks of stages 1-3
 
-and T2T-ViT (arXiv 2101.11986) `t2t_vit_*`, `t2t_vit_t_*`. We go through the parameters of our model and ask, for each, which
-key of the release holds it; what no parameter asks for is dropped if we know it to be without effect, else an error.
+and T2T-ViT (arXiv 2101.11986) `t2t_vit_*`, `t2t_vit_t_*`; of DVT (arXiv 2105.15075) knows `released_dvt`. We go through the
+parameters of our model and ask, for each, which key of the release holds it; what no parameter asks for is dropped if we know
+it to be without effect, else an error.
 """
 
 import math
@@ -21,8 +22,11 @@ from torch import Tensor, nn
 
 from ..common.registry import nearest_match_error
 from ..norms.factory import norm_class_of
+from .cascade import DVT_SIZES
 from .pvt import PyramidVisionTransformer, released_pool
+from .released_dvt import build_dvt, is_dvt, released_name, released_numbers
 from .t2t import T2T_SIZES, T2TVisionTransformer
+from .upsample import Upsample
 from .vit import VisionTransformer
 
 State = dict[str, Tensor]
@@ -45,6 +49,7 @@ _ARCHS = {
     **_vits("vit", ti=(192, 3), ti_star=(192, 4), s=(384, 6), s_star=(432, 9), b=(768, 12), b_star=(768, 16)),
     **{f"pvt_{size}_norm": _Arch("pvt", {"depths": depths, "heads": (4, 4, 5, 8)}) for size, depths in _PVT_DEPTHS.items()},
     **{name: _Arch("t2t", sizes) for name, sizes in T2T_SIZES.items()},
+    **{name: _Arch("dvt", sizes) for name, sizes in DVT_SIZES.items()},
 }
 
 # The release's norms: ours, with the options that make it the same.
@@ -64,6 +69,7 @@ _FAMILY_NORMS = {
     "vit": ("layer", "batch", "power", "insnorm", "gnorm", "scale"),  # DTN refuses the class token there
     "pvt": ("layer", "dtn_pool", "batch", "power", "insnorm", "gnorm", "scale"),  # "dtn" is for 14x14 grids only
     "t2t": ("layer",),
+    "dvt": ("layer",),
 }
 _ALIKE = ("layer", "insnorm", "gnorm")  # a weight and a bias each: nothing in a checkpoint tells them apart
 # Keys below a norm that give it away, most telling first.
@@ -154,11 +160,11 @@ def import_released(
     the error lists the candidates: `layer`, `insnorm` and `gnorm` look alike, as do models that differ in heads only. (So
     do the PVT paper's own checkpoints, which are not meant here: they have other heads than the DTN release.)
     What was done is in the model's `import_report`: arch, norm, norm_blocks, `assumed` (defaults that no key confirms),
-    `dropped` keys, and `renamed` ones as release's name -> ours.
+    `dropped` keys, and `renamed` ones as release's name -> ours. A DVT's costs, accuracies and thresholds are in `released`.
 
     Args:
         state_dict: the state dict, or a checkpoint that holds it under "state_dict" or "model"; "module." in front is removed.
-        arch: the release's name: vit_norm_s_star, vit_s, pvt_tiny_norm, t2t_vit_14, ...
+        arch: the release's name: vit_norm_s_star, vit_s, pvt_tiny_norm, t2t_vit_14, ... A DVT has ours: dvt_t2t_vit_12, ...
         norm: the release's name: layer, dtn, dtn_var, dtn_pool, batch, power, insnorm, gnorm, scale.
         norm_blocks: before which block of a vit_norm_* model the class token enters. Read from the keys of all norms but the
             three that look alike; for those 10, the release's default, unless given.
@@ -174,6 +180,17 @@ def import_released(
         raise nearest_match_error("released norm", norm, _NORMS)
     state, source = _unwrap(state_dict, ema)
     family = _family(state)
+    report: dict[str, Any]
+    if family == "dvt":
+        if norm not in (None, "layer") or norm_blocks is not None or qk_scale is not None:
+            raise ValueError(
+                "a DVT has norm 'layer' in all blocks and attention scaled by head_dim ** -0.5; leave the options out"
+            )
+        with torch.device("meta"):
+            cascade, arch = build_dvt(state, arch)
+        cascade.released = released_numbers(state_dict)
+        report = {"arch": arch, "norm": "layer", "norm_blocks": None, "source": source, "assumed": {}}
+        return _fill(cascade, state, family, report)
     marked = dict(_marked_sites(state, family))  # norm's name -> (its kind, block)
     arch, norm = _identify(state, family, arch, norm, marked)
     assumed: dict[str, Any] = {}
@@ -188,11 +205,19 @@ def import_released(
 
     with torch.device("meta"):  # every number comes from the checkpoint, none from an initialiser
         model = _build(state, _ARCHS[arch], arch, norm, norm_blocks, qk_scale)
-    values, renamed, dropped = _translate(model, state, family, arch, norm)
+    report = {"arch": arch, "norm": norm, "norm_blocks": norm_blocks, "source": source, "assumed": assumed}
+    return _fill(model, state, family, report)
+
+
+def _fill(model: nn.Module, state: State, family: str, report: dict[str, Any]) -> nn.Module:
+    """A model without memory gets the release's numbers and says what was done."""
+    values, renamed, dropped = _translate(model, state, family, report["arch"], report["norm"])
     dtype = torch.promote_types(next(v.dtype for v in values.values() if v.is_floating_point()), torch.float32)
     model = model.to(dtype).to_empty(device="cpu")
+    for module in model.modules():
+        if isinstance(module, Upsample):  # its numbers are no part of a checkpoint
+            module.reset_parameters()
     model.load_state_dict(values, strict=True)
-    report: dict[str, Any] = {"arch": arch, "norm": norm, "norm_blocks": norm_blocks, "source": source, "assumed": assumed}
     model.import_report = {**report, "dropped": dropped, "renamed": renamed}  # type: ignore[assignment]
     return model.eval()
 
@@ -215,8 +240,8 @@ def _unwrap(checkpoint: Mapping[str, Any], ema: bool) -> tuple[State, str | None
 
 
 def _family(state: State) -> str:
-    if any(name.startswith(("less_less_token.", "less_token.", "normal_token.")) for name in state):
-        raise ValueError("this is a state dict of DVT (a cascade of three models); importing it comes with a later version")
+    if is_dvt(state):
+        return "dvt"
     if any(name.endswith(".buffer_x2") for name in state):
         raise ValueError("this is a state dict with Unified Normalization (UN); importing it comes with a later version")
     marks = {
@@ -400,6 +425,8 @@ def _translate(model: nn.Module, state: State, family: str, arch: str, norm: str
 
 def _source(ours: str, owner: nn.Module, family: str) -> tuple[str, Transform]:
     """The release's key that holds our parameter `ours` of module `owner`, and how its value becomes ours."""
+    if family == "dvt":
+        return released_name(ours), _as_is
     path, _, tail = ours.rpartition(".")
     transform: Transform = _as_is
     for norm, keys in _NORM_KEYS.items():
