@@ -4,6 +4,7 @@ Ranks and the process group come from accelerate. Wrapping is torch's own: accel
 word, and its precision is global state, which two trainings in one process would fight over.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -34,6 +35,7 @@ class Processes:
         self.config = config or EngineConfig()
         wanted = self.config.device
         on_cpu = wanted == "cpu" or (wanted is None and not torch.accelerator.is_available())
+        _join_group(on_cpu)
         state = PartialState(cpu=on_cpu)
         self.rank, self.world = state.process_index, state.num_processes
         self.device = state.device if wanted is None or self.world > 1 else torch.device(wanted)
@@ -108,6 +110,21 @@ class Processes:
         """Leave the group; needed once, at the end of a program with several processes."""
         if self.world > 1:
             PartialState().destroy_process_group()
+
+
+def _join_group(on_cpu: bool) -> None:
+    """Join the processes that torchrun started. accelerate would do it too, but not after a restart.
+
+    torchrun keeps one key-value store over restarts. Processes of the new attempt would find addresses of the dead ones in it,
+    so each attempt has its own keys.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or dist.is_initialized():
+        return
+    device = (None if on_cpu else torch.accelerator.current_accelerator()) or "cpu"
+    store, rank, world = next(dist.rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(dist.get_default_backend_for_device(device), store=store, rank=rank, world_size=world)
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
