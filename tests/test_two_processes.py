@@ -76,7 +76,7 @@ def test_one_process_is_killed_and_the_run_goes_on(tmp_path):
         assert torch.dist(tensor, weights[0][name], float("inf")) <= 1e-4, name
     steps = [line["step"] for line in metrics(tmp_path / "killed", "train")]
     assert steps == sorted(set(steps)), "no step is logged twice"
-    assert "restart" in out.lower() or "SIGKILL" in out or "exitcode  : -9" in out, out
+    assert "exitcode: -9" in out, "torchrun did not notice"
 
 
 def wait_for_checkpoint(run, process):

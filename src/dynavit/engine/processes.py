@@ -121,7 +121,7 @@ def _join_group(on_cpu: bool) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or dist.is_initialized():
         return
     device = (None if on_cpu else torch.accelerator.current_accelerator()) or "cpu"
-    store, rank, world = next(dist.rendezvous("env://"))
+    store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
     dist.init_process_group(dist.get_default_backend_for_device(device), store=store, rank=rank, world_size=world)
