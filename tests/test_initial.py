@@ -288,9 +288,14 @@ def test_other_norms_take_what_they_share(tmp_path):
     before = snapshot(model)
     notes = initial_weights(model, stored(source, tmp_path))
     for name, tensor in model.state_dict().items():
-        own = name.rpartition(".")[2] in ("mean_logit", "var_logit", "position")
-        assert torch.equal(tensor, before[name] if own else source.state_dict()[name])
-    assert notes[1:] == ["12 tensors of norms start fresh (blocks.0.norm1.mean_logit, ...)"]
+        last = name.rpartition(".")[2]
+        if last in ("mean_logit", "var_logit"):
+            assert torch.allclose(tensor.sigmoid(), torch.tensor(0.98)), "nearly the source's LayerNorm"
+        else:
+            assert torch.equal(tensor, before[name] if last == "position" else source.state_dict()[name])
+    fresh, near = notes[1:]
+    assert fresh == "12 tensors of norms start fresh (blocks.0.norm1.mean_logit, ...)"
+    assert near == "4 norms start near the source's LayerNorm"
 
     source = model
     model = build(2, norm="rms")

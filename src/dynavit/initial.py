@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .convert.sites import heads_of, read_norm
+from .convert.start import set_start
 from .engine.checkpoint import EMA
 from .model_files import load, read_state
 from .models.layers import resize_positions
@@ -80,6 +81,7 @@ def initial_weights(model: nn.Module, source: str) -> list[str]:
     _check_fit(source, own, weights)
     model.load_state_dict(weights)
     taken = sum(tensor is not own[name] for name, tensor in weights.items())
+    notes += _start_near_layer_norm(model, given)
     return [f"{taken} of the model's {len(own)} tensors come from {given.name}", *notes]
 
 
@@ -245,6 +247,28 @@ def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
     weights |= {name: own[name] for name in fresh}
     notes = [f"{len(fresh)} tensors of norms start fresh ({_some(fresh, 1)})"] if fresh else []
     return notes + ([f"{len(unused)} tensors of the source's norms are not used ({_some(unused, 1)})"] if unused else [])
+
+
+def _start_near_layer_norm(model: nn.Module, given: Source) -> list[str]:
+    """Norms that mix statistics begin with nearly all of LayerNorm's where the source has a LayerNorm: with half of them, where
+    they start from scratch, the other weights would no longer fit."""
+    near = 0
+    for path, module in model.named_modules():
+        if hasattr(module, "mean_logit") and f"{path}.mean_logit" not in given.weights and _had_layer_norm(given, path):
+            set_start(module, "near")
+            near += 1
+    return [f"{near} norms start near the source's LayerNorm"] if near else []
+
+
+def _had_layer_norm(given: Source, path: str) -> bool:
+    if given.model is None:  # names have to tell
+        names = {name.rpartition(".")[2] for name in given.weights if name.rpartition(".")[0] == path}
+        return names == {"weight", "bias"}
+    try:
+        old = read_norm(given.model.get_submodule(path))
+    except AttributeError:
+        return False
+    return old is not None and old.kind == "ln"
 
 
 def _is_norm(module: nn.Module) -> bool:
