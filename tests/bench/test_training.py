@@ -1,0 +1,54 @@
+"""Costs of training: what is counted and compared, not how long it takes."""
+
+import torch
+from torch import nn
+
+from dynavit.bench.cost import training_costs
+from dynavit.bench.loop import measure_loop
+from dynavit.common.batch import Batch
+from dynavit.common.task import Task
+from dynavit.engine.config import TrainPlan
+
+
+class Regression(Task):
+    main_metric = "top1"
+
+    def __init__(self, width):
+        super().__init__()
+        self.model = nn.Linear(4, width)
+        self.steps = 0
+
+    def forward(self, batch):
+        self.steps += self.training
+        return {"loss": self.model(batch.inputs).square().mean()}
+
+
+class Same:
+    steps, samples = 6, 48
+
+    def epoch(self, epoch=0, start=0):
+        for _ in range(start, self.steps):
+            yield [batch()]
+
+
+def batch():
+    return Batch(torch.ones(8, 4), torch.zeros(8), torch.arange(8), 8, 8)
+
+
+def test_costs_of_settings_side_by_side():
+    tasks = {"narrow": Regression(2), "wide": Regression(5)}
+    narrow, wide = training_costs(tasks, batch(), baseline="narrow")
+    assert (narrow["name"], narrow["parameters"], narrow["gmacs"]) == ("narrow", 10, 8e-9)
+    assert (wide["parameters"], wide["gmacs"]) == (25, 20e-9)
+    assert narrow["step_ratio"] == 1.0 and wide["step_ratio"] > 0
+    assert 3 <= wide["rounds"] <= 15 and wide["step_ratio_quartiles"] == sorted(wide["step_ratio_quartiles"])
+
+
+def test_the_loop_and_the_bare_loop_take_as_many_steps():
+    task = Regression(3)
+    before = task.model.weight.clone()
+    cost = measure_loop(task, Same(), TrainPlan(), steps=5)
+    assert cost.steps == task.steps == 5 and cost.batch_size == 8
+    assert not torch.equal(task.model.weight, before), "our loop really trained"
+    assert cost.bare_step > 0 and cost.whole_ratio > 0
+    assert cost.to_json(config={})["machine"]["torch"] == torch.__version__
