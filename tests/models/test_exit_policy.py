@@ -32,7 +32,7 @@ def test_confidence_is_its_definition(kind):
 
 @pytest.mark.parametrize("kind", DEFINITIONS)
 def test_confidence_lies_between_0_and_1_in_any_precision(kind):
-    logits = torch.cat([torch.zeros(50, 10), 40 * torch.eye(10), torch.full((1, 10), 1e-4).cumsum(1)])
+    logits = torch.cat([torch.zeros(1, 6), 40 * torch.eye(6)])  # the entropy of six equal ones exceeds log 6 in float32
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         found = confidence(logits.to(dtype), kind)
         assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)

@@ -89,7 +89,7 @@ def test_batches_borrowed_samples_and_processes_do_not_matter(samples):
     model = ThreeHeads()
     whole = dict(evaluated(model, inputs, targets, [50]).results())
     first, second = evaluated(model, inputs[:20], targets[:20], [19, 1]), evaluated(model, inputs[20:], targets[20:], [30])
-    second.update(batch_of(inputs[:1], targets[:1], count=0))
+    second.update(batch_of(inputs[:2], targets[:2], count=0))
     ours, theirs = first.totals(), second.totals()
     assert ours.keys() == theirs.keys()
     first.set_totals({name: ours[name] + theirs[name] for name in ours})

@@ -99,7 +99,7 @@ def simulate(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike, thresholds: A
             right[point, k] = np.count_nonzero(leaving & correct[k])
             inside = inside & ~leaving
     shares = left / n
-    return Curve(thresholds, right.sum(1) / n, shares @ cost, shares)
+    return Curve(thresholds, right.sum(1) / n, (shares * cost).sum(1), shares)
 
 
 def released_thresholds(conf: ArrayLike, p_grid: Sequence[int] = range(1, 60)) -> Array:
