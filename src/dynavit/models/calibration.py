@@ -153,7 +153,7 @@ def trade_off(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike) -> Curve:
             cuts[row, k] = lowest + gain[lowest:].argmax()
             later = np.where(level_of[k] < cuts[row, k], later, now)
 
-    travelled = np.append(0, np.abs(np.diff(cuts, axis=0)).sum(1).cumsum())
+    travelled = np.append(0, np.diff(cuts, axis=0).sum(1).cumsum())
     stops = np.linspace(0, travelled[-1], min(POINTS, travelled[-1] + 1))
     thresholds = np.full((len(stops), exits), EVERYONE)
     for k in range(exits - 1):
