@@ -273,7 +273,7 @@ def _measure(config: CompareConfig, settings: Sequence[Setting], data: "DataSet"
     from .bench.machine import describe_machine
     from .data.loader import make_loader
     from .engine.processes import Processes
-    from .tasks.classification import Classification
+    from .tasks.choose import task_for
 
     processes = Processes(config.engine)
     loader = make_loader(data, "train", train=True, batch_size=config.batch_size, config=config.loading, augment=config.augment)
@@ -284,7 +284,7 @@ def _measure(config: CompareConfig, settings: Sequence[Setting], data: "DataSet"
             model, _ = build_model(run_config(config, setting, config.seeds[0]), data)
         except ValueError:
             continue  # its runs failed for the same reason
-        tasks[setting.name] = Classification(model.to(processes.device), len(data.classes))
+        tasks[setting.name] = task_for(model.to(processes.device), len(data.classes))
     baseline = settings_of_baseline(config, settings).name
     costs = training_costs(tasks, batch, baseline) if baseline in tasks else []
     return {"cost": costs, "machine": describe_machine()}

@@ -31,6 +31,7 @@ class TrainConfig:
         lr: largest learning rate.
         seed: of weights, order and augmentation.
         init_from: start from these weights: a run, a .safetensors or .pth file, a release's checkpoint, or timm:NAME.
+        exit_weights: of the losses of a cascade's exits, coarse to fine; all 1 if not given.
         model_options: what else the model takes, as in `create_model`.
         norm_options: options of the norm.
         loading: how data are opened.
@@ -49,6 +50,7 @@ class TrainConfig:
     lr: float = 1e-3
     seed: int = 0
     init_from: str | None = None
+    exit_weights: list[float] | None = None
     model_options: dict[str, Any] = field(default_factory=dict)
     norm_options: dict[str, Any] = field(default_factory=dict)
     loading: DataConfig = field(default_factory=DataConfig)

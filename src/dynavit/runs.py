@@ -23,7 +23,7 @@ from .engine.progress import Silent
 from .engine.run_dir import RunDirectory
 from .model_files import ModelCard, load
 from .samples import sample_predictions
-from .tasks.classification import Classification
+from .tasks.choose import final_logits, task_for
 
 EVAL_BATCH = 256
 
@@ -60,7 +60,7 @@ def train_run(
         from .initial import initial_weights
 
         notes += initial_weights(model, config.init_from)
-    task = Classification(model, len(data.classes))
+    task = task_for(model, len(data.classes), config.exit_weights)
     loaders = {
         split: make_loader(
             data,
@@ -151,7 +151,7 @@ def evaluate_run(
         rank=processes.rank,
         world=processes.world,
     )
-    task = Classification(model.to(processes.device, processes.dtype), len(data.classes))
+    task = task_for(model.to(processes.device, processes.dtype), len(data.classes))
     evaluator = task.evaluator()
     start = time.perf_counter()
     results = evaluate(task, loader, processes, progress.note, evaluator)
@@ -219,7 +219,7 @@ def predict_run(
         except ValueError as error:
             answers.append({"image": str(path), "error": str(error)})
             continue
-        probabilities = model(pixels[None].to(processes.device)).softmax(-1)[0].double()
+        probabilities = final_logits(model(pixels[None].to(processes.device))).softmax(-1)[0].double()
         best = probabilities.topk(min(top, len(card.classes)))
         found = [{"label": card.classes[i], "confidence": p} for p, i in zip(*map(Tensor.tolist, best), strict=True)]
         answers.append({"image": str(path), **found[0], "top": found})

@@ -11,6 +11,7 @@ from .data.config import DataConfig
 from .data.dataset import DataSet
 from .data.loader import make_loader
 from .engine.processes import Processes
+from .tasks.choose import final_logits
 
 EXAMINED = 512  # images looked at
 SHOWN = 24  # images kept
@@ -25,9 +26,9 @@ def sample_predictions(model: nn.Module, data: DataSet, split: str, processes: P
         data, split, train=False, batch_size=EXAMINED, config=alone, device=processes.device, dtype=processes.dtype
     )
     (batch,) = next(iter(loader.epoch()))
-    confidence, predicted = model(batch.inputs.to(processes.dtype)).softmax(-1).max(-1)
-    wrong = (predicted != batch.targets).nonzero().flatten()
-    wrong = wrong[confidence[wrong].argsort(descending=True)][: SHOWN // 2].tolist()
+    confidence, predicted = final_logits(model(batch.inputs.to(processes.dtype))).softmax(-1).max(-1)
+    mistakes = (predicted != batch.targets).nonzero().flatten()
+    wrong: list[int] = mistakes[confidence[mistakes].argsort(descending=True)][: SHOWN // 2].tolist()
     right = [i for i in range(batch.count) if predicted[i] == batch.targets[i]][: SHOWN - len(wrong)]
     return [
         {

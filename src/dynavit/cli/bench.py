@@ -100,7 +100,7 @@ def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = 
     from ..config import to_plain
     from ..data.loader import make_loader
     from ..data.open import open_data
-    from ..tasks.classification import Classification
+    from ..tasks.choose import task_for
 
     config = config_of_run
     data = open_data(config.data, config.data_dir, config.loading)
@@ -108,7 +108,7 @@ def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = 
     loader = make_loader(
         data, "train", train=True, batch_size=config.batch_size, seed=config.seed, augment=config.augment, config=config.loading
     )
-    cost = measure_loop(Classification(model, len(data.classes)), loader, config.plan, steps)
+    cost = measure_loop(task_for(model, len(data.classes)), loader, config.plan, steps)
     (low, high), whole = cost.step_ratio_quartiles, f"{cost.whole_ratio:.3f}"
     print_table(
         f"{config.model} on {config.data}, batch {cost.batch_size}, {cost.steps} steps",
