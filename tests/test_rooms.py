@@ -8,7 +8,7 @@ import dynavit
 
 PACKAGE = Path(dynavit.__file__).parent
 
-TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare"}  # small modules that tie rooms together
+TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare", "calibrate"}  # small modules that tie rooms together
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "assemble": ROOMS | TOP,
     "runs": ROOMS | TOP,
     "samples": ROOMS | TOP,
+    "calibrate": ROOMS | TOP,
     "initial": ROOMS | TOP,
     "model_files": ROOMS | TOP,
     "compare": ROOMS | TOP,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..common.registry import nearest_match_error
 from .bench import bench_loop, bench_models, bench_norms
+from .calibrate import calibrate
 from .compare import compare
 from .convert import convert
 from .evaluate import evaluate, predict, report
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Command | Group] = {
     "compare": compare,
     "report": report,
     "predict": predict,
+    "calibrate": calibrate,
     "list": Group(
         "Show what there is to choose from.",
         "thing to list",

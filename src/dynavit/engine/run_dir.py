@@ -18,7 +18,7 @@ from ..common.files import write_json, write_text
 
 # What a run directory may hold. Anything else is somebody's own, and then nothing is deleted.
 ENTRIES = {"config.yaml", "env.json", "metrics.jsonl", "finished.json", "checkpoints", "eval", "tensorboard", "analysis"}
-ENTRIES |= {"model.json", "report.html"}
+ENTRIES |= {"model.json", "policy.json", "report.html"}
 
 
 class RunDirectory:

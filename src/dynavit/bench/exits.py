@@ -1,0 +1,63 @@
+"""What the exits of a cascade cost: counted multiply-adds and measured time, each with all exits before."""
+
+import statistics
+import time
+
+import torch
+from torch import Tensor
+
+from ..models.cascade import Cascade
+from ..models.exit_policy import ExitPolicy
+from .flops import count_macs
+
+ROUNDS = 9
+
+
+class _UpTo(torch.nn.Module):
+    """The cascade as far as one exit, for the counter."""
+
+    def __init__(self, cascade: Cascade, exits: int) -> None:
+        super().__init__()
+        self.cascade, self.count = cascade, exits
+
+    def forward(self, images: Tensor) -> Tensor:
+        state = self.cascade.begin(images)
+        for _ in range(self.count):
+            logits, state = self.cascade.step(state)
+        return logits
+
+
+def exit_gmacs(cascade: Cascade, image: Tensor) -> list[float]:
+    """GMACs of one image, (1, c, h, w), that leaves at each exit."""
+    return [count_macs(_UpTo(cascade, exits + 1), image) / 1e9 for exits in range(len(cascade.exits))]
+
+
+@torch.no_grad()
+def exit_milliseconds(cascade: Cascade, images: Tensor) -> list[float]:
+    """Milliseconds per image of a batch that leaves at each exit: medians over rounds of all exits in turn."""
+    rounds: list[list[float]] = []
+    for _ in range(ROUNDS + 1):
+        state, start, passed = cascade.begin(images), time.perf_counter(), []
+        for _ in cascade.exits:
+            _, state = cascade.step(state)
+            _wait_for(images.device)
+            passed.append((time.perf_counter() - start) * 1e3 / len(images))
+        rounds.append(passed)
+    return [statistics.median(column) for column in zip(*rounds[1:], strict=True)]  # the first round warms up
+
+
+@torch.no_grad()
+def prediction_milliseconds(cascade: Cascade, images: Tensor, policy: ExitPolicy, batch_size: int) -> float:
+    """Milliseconds per image of `predict` on these images, batch by batch, images really leaving. Once, after a warm-up."""
+    cascade.predict(images[:batch_size], policy)
+    _wait_for(images.device)
+    start = time.perf_counter()
+    for batch in images.split(batch_size):
+        cascade.predict(batch, policy)
+    _wait_for(images.device)
+    return (time.perf_counter() - start) * 1e3 / len(images)
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
