@@ -20,12 +20,15 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
         overwrite: delete what is in --out and begin again.
     """
     from ..analysis.read import read_comparison
-    from ..analysis.table import comparison_table
+    from ..analysis.table import comparison_table, table_notes
     from ..compare import compare
 
     with show_runs() as watch:
         page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=" ".join(["dynavit", *sys.argv[1:]]))
-    print_table(config_of_grid.title, *comparison_table(read_comparison(out)))
+    comparison = read_comparison(out)
+    print_table(config_of_grid.title, *comparison_table(comparison))
+    for note in table_notes(comparison):
+        print(note)
     print(f"report: {page}")
     if watch.failed:
         raise ValueError(f"{len(watch.failed)} of {watch.planned} runs failed: " + "; ".join(watch.failed))

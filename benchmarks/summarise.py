@@ -1,0 +1,46 @@
+"""Comparison directories (`dynavit compare`) -> one JSON file for benchmarks/results: accuracies per seed, means, differences.
+
+python benchmarks/summarise.py runs/cifar10 runs/fashion --out benchmarks/results/DATE-norms-on-images.json
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from dynavit.analysis.read import Comparison, read_comparison
+from dynavit.analysis.statistics import mean, paired_difference, standard_error
+from dynavit.common.files import write_json
+
+
+def summary(comparison: Comparison, directory: Path) -> dict:
+    split, rows = comparison.split, []
+    base = comparison.baseline.results(split, "top1") if comparison.baseline else {}
+    for setting in comparison.settings:
+        top1 = setting.results(split, "top1")
+        row = {"name": setting.name, "top1_by_seed": top1, "mean": mean(list(top1.values()))}
+        row["standard_error"] = standard_error(list(top1.values())) if len(top1) > 1 else None
+        if base and setting.name != comparison.baseline.name:
+            difference = paired_difference(top1, base)
+            row["difference_to_baseline"] = {
+                "mean": difference.mean,
+                "interval95": list(difference.interval) if difference.interval else None,
+            }
+        rows.append(row | {"cost": setting.cost, "epochs": setting.runs[0].config["epochs"]})
+    stored = json.loads((directory / "comparison.json").read_text())
+    facts = {key: stored[key] for key in ("title", "created", "command", "machine", "seeds")}
+    commit = comparison.runs[0].environment.get("commit")
+    return {**facts, "commit": commit, "split": split, "settings": rows, "failures": stored.get("failures", {})}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directories", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    result = [summary(read_comparison(directory), directory) for directory in options.directories]
+    write_json(options.out, result)
+    for comparison in result:
+        print(comparison["title"])
+        for row in comparison["settings"]:
+            error = row["standard_error"]
+            print(f"  {row['name']:6} {row['mean']:.2%} ± {error:.2%}", row.get("difference_to_baseline", ""))
