@@ -1,6 +1,6 @@
 """The loader that fits a split."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,42 +35,10 @@ def make_loader(
         raise ValueError(f"batch_size={batch_size}: a batch has at least one sample")
     chosen, augment, config = dataset.splits[split], augment or AugmentConfig(), config or DataConfig()
     _check(augment)
+    shared: dict[str, Any] = {"train": train, "batch_size": batch_size, "seed": seed, "augment": augment, "device": device}
+    shared |= {"dtype": dtype, "rank": rank, "world": world, "accumulate": accumulate}
     if isinstance(chosen, MemorySplit):
-        return MemoryLoader(
-            chosen,
-            dataset,
-            train=train,
-            batch_size=batch_size,
-            seed=seed,
-            augment=augment,
-            device=device,
-            dtype=dtype,
-            rank=rank,
-            world=world,
-            accumulate=accumulate,
-        )
+        return MemoryLoader(chosen, dataset, **shared)
     from .file_loader import FileLoader  # brings timm and torchvision, which sets in memory do without
 
-    return FileLoader(
-        chosen,
-        dataset,
-        train=train,
-        batch_size=batch_size,
-        seed=seed,
-        augment=augment,
-        config=config,
-        device=device,
-        dtype=dtype,
-        rank=rank,
-        world=world,
-        accumulate=accumulate,
-    )
-
-
-def _check(augment: AugmentConfig) -> None:
-    if not 0 <= augment.padding <= 1:
-        raise ValueError(f"augment.padding={augment.padding}: a fraction of the side, from 0 to 1")
-    if not 0 <= augment.erase <= 1:
-        raise ValueError(f"augment.erase={augment.erase}: a probability, from 0 to 1")
-    if augment.repeats < 1:
-        raise ValueError(f"augment.repeats={augment.repeats}: each image that takes part is visited at least once")
+    return FileLoader(chosen, dataset, config=config, **shared)
