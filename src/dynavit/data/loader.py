@@ -42,3 +42,12 @@ def make_loader(
     from .file_loader import FileLoader  # brings timm and torchvision, which sets in memory do without
 
     return FileLoader(chosen, dataset, config=config, **shared)
+
+
+def _check(augment: AugmentConfig) -> None:
+    if not 0 <= augment.padding <= 1:
+        raise ValueError(f"augment.padding={augment.padding}: a fraction of the side, from 0 to 1")
+    if not 0 <= augment.erase <= 1:
+        raise ValueError(f"augment.erase={augment.erase}: a probability, from 0 to 1")
+    if augment.repeats < 1:
+        raise ValueError(f"augment.repeats={augment.repeats}: each image that takes part is visited at least once")
