@@ -13,6 +13,7 @@ from dynavit.engine.optimiser import (
     parameter_groups,
     set_lr,
 )
+from dynavit.models import create_model
 
 CPU = torch.device("cpu")
 
@@ -38,6 +39,9 @@ class Stack(nn.Module):
         self.tied = nn.Linear(3, 3)
         self.tied.weight = self.head.weight
 
+    def get_classifier(self):
+        return self.head
+
     def no_weight_decay(self):
         return {"token"}
 
@@ -47,7 +51,8 @@ class Stack(nn.Module):
 
 def test_every_trainable_parameter_is_in_exactly_one_group():
     model = Stack()
-    for groups in (parameter_groups(model, 0.1), parameter_groups(model, 0.1, 0.5), parameter_groups(model, 0.0)):
+    for options in ((0.1,), (0.1, 0.5), (0.0,), (0.1, 1.0, 0.01), (0.1, 0.5, 0.01)):
+        groups = parameter_groups(model, *options)
         grouped = [id(parameter) for group in groups for parameter in group["params"]]
         assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters() if parameter.requires_grad)
 
@@ -70,8 +75,49 @@ def test_layers_learn_slower_towards_the_image():
     assert scales["token"] == scales["gate.mix"] == 0.125
     optimiser = make_optimiser(model, OptimConfig(layer_decay=0.5), CPU)
     set_lr(optimiser, 0.2)
-    rates = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
-    assert rates[id(model.token)] == 0.2 * 0.125 and rates[id(model.head.weight)] == 0.2
+    found = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    assert found[id(model.token)] == 0.2 * 0.125 and found[id(model.head.weight)] == 0.2
+
+
+def rates(model, **options):
+    """{parameter name: factor on its learning rate}"""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = make_optimiser(model, OptimConfig(**options), CPU).param_groups
+    return {names[id(parameter)]: group["lr_scale"] for group in groups for parameter in group["params"]}
+
+
+def test_the_backbone_learns_slower_than_the_classifier():
+    found = rates(Stack(), backbone_lr=0.25)
+    assert found.pop("head.weight") == found.pop("head.bias") == 1.0  # and `tied.weight`, which is the same
+    assert "tied.bias" in found and set(found.values()) == {0.25}
+    both = rates(Stack(), backbone_lr=0.25, layer_decay=0.5)
+    assert both["head.weight"] == 1.0 and both["blocks.1.weight"] == 0.5 * 0.25 and both["token"] == 0.125 * 0.25
+
+
+def test_every_head_of_a_cascade_is_a_classifier_and_nothing_is_forgotten():
+    model = create_model("dvt_vit_digits")
+    found = rates(model, backbone_lr=0.01)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    fast = {"exits.0.head.weight", "exits.0.head.bias", "exits.1.head.weight", "exits.1.head.bias"}
+    assert {name for name, rate in found.items() if rate == 1.0} == fast
+    assert {rate for name, rate in found.items() if name not in fast} == {0.01}
+    slow = {name.rpartition(".")[0] for name in found.keys() - fast}
+    assert {"exits.0.norm", "exits.1.norm", "exits.1", "exits.1.tokenizer.proj"} <= slow
+    assert any(name.startswith("exits.1.relation_reuse.") for name in slow)
+
+
+def test_backbone_lr_needs_a_model_that_knows_its_classifier():
+    with pytest.raises(ValueError, match="backbone_lr=0.1 needs a model with a classifier .* and Linear has none"):
+        parameter_groups(nn.Linear(2, 2), 0.1, backbone_lr=0.1)
+    headless = Stack()
+    headless.head = nn.Identity()
+    with pytest.raises(ValueError, match="and Stack has none"):
+        parameter_groups(headless, 0.1, backbone_lr=0.1)
+
+
+def test_an_unknown_algorithm_is_refused():
+    with pytest.raises(ValueError, match=r"unknown optim\.algorithm 'sdg'\. Did you mean 'sgd'"):
+        make_optimiser(nn.Linear(2, 2), OptimConfig(algorithm="sdg"), CPU)
 
 
 def test_layer_decay_needs_a_model_that_knows_its_layers():
@@ -119,18 +165,47 @@ def test_adamw_is_the_papers_in_float64():
             torch.testing.assert_close(parameter.detach(), w[name], rtol=1e-10, atol=1e-12)
 
 
-def test_state_by_name_continues_bit_for_bit():
+def test_sgd_with_momentum_in_float64():
+    """v <- momentum v + (g + decay w), w <- w - rate v, from v = 0; the classifier at the full rate, the rest at a fifth."""
+    torch.manual_seed(0)
+    model = Stack().double()
+    config = OptimConfig(algorithm="sgd", momentum=0.7, weight_decay=0.3, backbone_lr=0.2)
+    optimiser = make_optimiser(model, config, CPU)
+    plain = dict(model.named_parameters())
+    start = {name: p.detach().clone() for name, p in plain.items()}
+    w = {name: p.clone() for name, p in start.items()}
+    v = {name: torch.zeros_like(p) for name, p in w.items()}
+    for t in range(1, 6):
+        lr = 0.005 / t
+        set_lr(optimiser, lr)
+        optimiser.zero_grad()
+        x = torch.full((4, 3), float(t), dtype=torch.float64)
+        (model.head(model.blocks[0](x + model.token) @ model.gate.kernel) ** 2).mean().backward()
+        for name in ("token", "blocks.0.weight", "blocks.0.bias", "gate.kernel", "head.weight", "head.bias"):
+            decay = 0.3 if name in ("blocks.0.weight", "gate.kernel", "head.weight") else 0.0
+            rate = lr if name.startswith("head") else 0.2 * lr
+            v[name] = 0.7 * v[name] + plain[name].grad + decay * w[name]
+            w[name] = w[name] - rate * v[name]
+        optimiser.step()
+        for name, parameter in plain.items():
+            torch.testing.assert_close(parameter.detach(), w[name], rtol=1e-10, atol=1e-12)
+    assert all((w[name] != start[name]).any() for name in ("token", "blocks.0.bias", "gate.kernel", "head.weight"))
+
+
+@pytest.mark.parametrize("algorithm", ["adamw", "sgd"])
+def test_state_by_name_continues_bit_for_bit(algorithm):
+    config = OptimConfig(algorithm=algorithm, backbone_lr=0.5)
     torch.manual_seed(0)
     straight = Stack()
     torch.manual_seed(0)
     broken = Stack()
-    first = make_optimiser(straight, OptimConfig(), CPU)
+    first = make_optimiser(straight, config, CPU)
     steps(straight, first, range(6))
-    before = make_optimiser(broken, OptimConfig(), CPU)
+    before = make_optimiser(broken, config, CPU)
     steps(broken, before, range(3))
     state = optimiser_state(before, broken)
     assert set(state) == {"blocks.0.weight", "blocks.0.bias", "head.weight", "head.bias"}  # those that had a gradient
-    after = make_optimiser(broken, OptimConfig(), CPU)
+    after = make_optimiser(broken, config, CPU)
     load_optimiser_state(after, broken, state)
     steps(broken, after, range(3, 6))
     for (name, a), b in zip(straight.named_parameters(), broken.parameters(), strict=True):
@@ -138,6 +213,20 @@ def test_state_by_name_continues_bit_for_bit():
     for name, values in optimiser_state(first, straight).items():
         for key, value in values.items():
             assert torch.equal(value, optimiser_state(after, broken)[name][key]), (name, key)
+
+
+@pytest.mark.parametrize("algorithm", ["adamw", "sgd"])
+def test_a_parameter_may_get_its_first_gradient_late(algorithm):
+    model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    optimiser = make_optimiser(model, OptimConfig(algorithm=algorithm), CPU)
+    set_lr(optimiser, 0.1)
+    late = model[1].weight.detach().clone()
+    for layers in (model[:1], model):
+        torch.testing.assert_close(model[1].weight.detach(), late, rtol=0, atol=0)
+        optimiser.zero_grad()
+        sum(layer(torch.ones(1, 2)).sum() for layer in layers).backward()
+        optimiser.step()
+    assert (model[1].weight != late).all()
 
 
 def test_state_of_another_model_is_refused():

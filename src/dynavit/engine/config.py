@@ -6,27 +6,33 @@ from typing import Literal
 
 @dataclass
 class OptimConfig:
-    """AdamW, and a learning rate that rises linearly, then falls like a cosine.
+    """AdamW or SGD, and a learning rate that rises linearly, then falls like a cosine.
 
     Attributes:
-        weight_decay: not applied to biases, norms and what the model itself exempts.
+        algorithm: adamw, or sgd with momentum, which many fine-tune with.
+        weight_decay: not applied to biases, norms and what the model itself exempts. sgd adds it to the gradient.
         betas: of AdamW.
         eps: of AdamW.
+        momentum: of SGD.
         warmup_epochs: length of the rise; at most half of the training.
         min_lr: where the cosine ends, as a fraction of the learning rate.
         clip: largest norm of the gradient; 0 leaves it as it is.
         accumulate: micro-batches per step; memory falls, results stay.
         layer_decay: factor on the learning rate per layer from the last to the first; 1 treats them alike.
+        backbone_lr: factor on the learning rate of everything but the classifier, beside layer_decay; for fine-tuning.
     """
 
+    algorithm: Literal["adamw", "sgd"] = "adamw"
     weight_decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    momentum: float = 0.9
     warmup_epochs: float = 1.0
     min_lr: float = 0.01
     clip: float = 1.0
     accumulate: int = 1
     layer_decay: float = 1.0
+    backbone_lr: float = 1.0
 
 
 @dataclass

@@ -1,11 +1,12 @@
-"""AdamW: which parameters are decayed, at which rate each layer learns, and the state by parameter name."""
+"""The optimiser: which parameters are decayed, at which rate each learns, and the state by parameter name."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import SGD, AdamW, Optimizer
 
+from ..common.registry import nearest_match_error
 from ..common.torchvision_shim import ensure_torchvision
 from .config import OptimConfig
 from .optional import optional_methods
@@ -14,25 +15,34 @@ from .sharded import assign, gathered
 FUSED = ("cpu", "cuda", "xpu", "mps")  # devices with an AdamW in one kernel
 
 
-def make_optimiser(model: nn.Module, config: OptimConfig, device: torch.device) -> AdamW:
-    groups = parameter_groups(model, config.weight_decay, config.layer_decay)
-    return AdamW(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=device.type in FUSED)
+def make_optimiser(model: nn.Module, config: OptimConfig, device: torch.device) -> Optimizer:
+    groups = parameter_groups(model, config.weight_decay, config.layer_decay, config.backbone_lr)
+    if config.algorithm == "adamw":
+        return AdamW(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=device.type in FUSED)
+    if config.algorithm == "sgd":
+        # Not fused: that kernel wants momentum for all of a group or none of it, but a first gradient may come late.
+        return SGD(groups, lr=0.0, momentum=config.momentum)
+    raise nearest_match_error("optim.algorithm", config.algorithm, ("adamw", "sgd"))
 
 
-def set_lr(optimiser: AdamW, lr: float) -> None:
+def set_lr(optimiser: Optimizer, lr: float) -> None:
     for group in optimiser.param_groups:
         group["lr"] = lr * group["lr_scale"]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, weight_decay: float, layer_decay: float = 1.0, backbone_lr: float = 1.0
+) -> list[dict[str, Any]]:
     """Groups for an optimiser: every trainable parameter in exactly one, each with its `weight_decay` and `lr_scale`."""
     exempt = names_without_decay(model)
     scales = layer_scales(model, layer_decay) if layer_decay != 1.0 else {}
+    classifier = classifier_parameters(model, backbone_lr) if backbone_lr != 1.0 else set(model.parameters())
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             decay = 0.0 if name in exempt or parameter.ndim <= 1 else weight_decay
-            groups.setdefault((scales.get(name, 1.0), decay), []).append(parameter)
+            scale = scales.get(name, 1.0) * (1.0 if parameter in classifier else backbone_lr)
+            groups.setdefault((scale, decay), []).append(parameter)
     if not groups:
         raise ValueError("the model has no parameter to train: all of them are frozen")
     return [{"params": params, "lr_scale": scale, "weight_decay": decay} for (scale, decay), params in groups.items()]
@@ -61,8 +71,21 @@ def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
     return {name: layer_decay ** (last - layer) for name, layer in layers.items()}
 
 
-def optimiser_state(optimiser: AdamW, model: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """{parameter name: {"step", "exp_avg", "exp_avg_sq"}} with whole tensors on the CPU."""
+def classifier_parameters(model: nn.Module, backbone_lr: float) -> set[nn.Parameter]:
+    """The parameters of the model's classifier, or of all of them where it has several."""
+    get_classifier = optional_methods(model, "get_classifier").get("")
+    heads = get_classifier() if get_classifier is not None else ()
+    found = {parameter for head in (heads if isinstance(heads, tuple | list) else [heads]) for parameter in head.parameters()}
+    if not found:
+        raise ValueError(
+            f"optim.backbone_lr={backbone_lr} needs a model with a classifier that it can name (timm's `get_classifier`), and "
+            f"{type(model).__name__} has none; leave backbone_lr at 1"
+        )
+    return found
+
+
+def optimiser_state(optimiser: Optimizer, model: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """{parameter name: {"step", "exp_avg", "exp_avg_sq"}}, of SGD {"momentum_buffer"}, with whole tensors on the CPU."""
     return {
         name: {key: gathered(value).clone() for key, value in optimiser.state[parameter].items()}
         for name, parameter in model.named_parameters()
@@ -70,7 +93,7 @@ def optimiser_state(optimiser: AdamW, model: nn.Module) -> dict[str, dict[str, T
     }
 
 
-def load_optimiser_state(optimiser: AdamW, model: nn.Module, state: dict[str, dict[str, Tensor]]) -> None:
+def load_optimiser_state(optimiser: Optimizer, model: nn.Module, state: dict[str, dict[str, Tensor]]) -> None:
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if state.keys() - trained.keys():
         raise ValueError(
