@@ -65,7 +65,16 @@ def test_unknown_options_name_the_nearest(wrong, near):
         from_plain(TrainConfig, wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": 0}, {"lr": -1.0}])
-def test_impossible_numbers_are_refused(wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is greater than 0"):
-        TrainConfig(**wrong)
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("epochs", {"epochs": 0}),
+        ("batch_size", {"batch_size": 0}),
+        ("lr", {"lr": -1.0}),
+        ("optim.accumulate", {"optim": {"accumulate": 0}}),
+        ("engine.log_every", {"engine": {"log_every": 0}}),
+    ],
+)
+def test_impossible_numbers_are_refused(name, wrong):
+    with pytest.raises(ValueError, match=f"{name} is greater than 0"):
+        from_plain(TrainConfig, wrong)

@@ -8,7 +8,8 @@ import dynavit
 
 PACKAGE = Path(dynavit.__file__).parent
 
-TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare", "calibrate"}  # small modules that tie rooms together
+# small modules that tie rooms together
+TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare", "calibrate"}
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
 MAY_IMPORT: dict[str, set[str]] = {

@@ -60,9 +60,12 @@ class TrainConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
-        for name, low in {"epochs": 0, "batch_size": 0, "lr": 0}.items():
-            if not getattr(self, name) > low:
-                raise ValueError(f"{name} is greater than {low}, got {getattr(self, name)}")
+        numbers = {"epochs": self.epochs, "batch_size": self.batch_size, "lr": self.lr}
+        numbers |= {"optim.accumulate": self.optim.accumulate, "engine.log_every": self.engine.log_every}
+        numbers |= {"engine.eval_every": self.engine.eval_every}
+        for name, number in numbers.items():
+            if not number > 0:
+                raise ValueError(f"{name} is greater than 0, got {number}")
 
     @property
     def plan(self) -> TrainPlan:

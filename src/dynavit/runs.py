@@ -79,6 +79,8 @@ def train_run(
         for split in data.splits
         if split != "test"
     }
+    if round(config.epochs * loaders["train"].steps) < 1:
+        raise ValueError(f"{config.epochs} epochs of {loaders['train'].steps} steps leave nothing to train; raise --epochs")
     if processes.is_main:
         run = RunDirectory.create(out, resume=resume, overwrite=overwrite)
         if run.finished() is None:  # otherwise its files tell how it was trained

@@ -42,6 +42,11 @@ def test_one_process_places_a_task_as_asked():
     assert alone.sum(totals) is totals and alone.any(True) and not alone.any(False)
 
 
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="the device 'xpu' cannot be used here"):
+        Processes(EngineConfig(device="xpu"))
+
+
 def test_fp16_with_shards_is_refused(monkeypatch):
     class Two:
         process_index, num_processes, device = 0, 2, torch.device("cpu")
