@@ -1,9 +1,10 @@
 """When images may leave a trained cascade: thresholds found on one split, judged on another, with images really leaving.
 
-RUN/policy.json              the `ExitPolicy`, beside the weights
-RUN/eval/calibration.json    curves, accuracies of the exits, easy and hard images; for the report
+RUN/policy.json                  the `ExitPolicy`, beside the weights
+RUN/analysis/calibration.json    what it gives: costs, accuracies, curves, easy and hard images; for the report
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 from .bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from .common.files import write_json, write_text
 from .config import TrainConfig, from_plain
+from .data.config import DataConfig
 from .data.dataset import DataSet
 from .data.loader import make_loader
 from .data.open import open_data
@@ -24,15 +26,18 @@ from .engine.processes import Processes
 from .engine.progress import Silent
 from .engine.run_dir import RunDirectory
 from .model_files import load
-from .models.calibration import Curve, Point, released_thresholds, scores, simulate, trade_off
+from .models.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
 from .models.cascade import Cascade
-from .models.exit_policy import ConfidenceKind, ExitPolicy, FoundOn
+from .models.exit_policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .samples import data_uri
 
 POLICY = "policy.json"
+CALIBRATION = Path("analysis") / "calibration.json"
 RELEASED_GRID = range(1, 60)  # p of the release; p = 20 lets equally many images leave at each exit
+CURVE_POINTS = 60
 MEASURED_POINTS = 8  # of the curve, with images really leaving
-MEASURED_IMAGES = 1024  # at most
+MEASURED_IMAGES = 512  # at most, evenly over the split, for files are often sorted by class
+LOOK_BATCH = 256
 SHOWN = 12  # images per exit
 
 
@@ -55,9 +60,13 @@ class Goal:
     def __post_init__(self) -> None:
         given = [name for name, value in vars(self).items() if value is not None]
         if len(given) != 1:
-            raise ValueError(f"thresholds are found for one goal: gmacs, milliseconds, accuracy or p; got {given or 'none'}")
+            raise ValueError(
+                f"thresholds are found for one goal: gmacs, milliseconds, accuracy or p; got {' and '.join(given) or 'none'}"
+            )
         if self.p is not None and self.p not in RELEASED_GRID:
             raise ValueError(f"p goes from {RELEASED_GRID[0]} to {RELEASED_GRID[-1]}, got {self.p}")
+        if self.accuracy is not None and not 0 <= self.accuracy <= 1:
+            raise ValueError(f"accuracy is a fraction from 0 to 1, such as 0.9; got {self.accuracy:g}")
 
     def __str__(self) -> str:
         if self.gmacs is not None:
@@ -87,37 +96,43 @@ def calibrate_run(
     The times are measured here, at `batch_size`: thresholds for a time are for this machine.
     """
     progress = progress or Silent()
-    cascade, data, processes = _open(run, data_name, data_dir, device)
-    found = _split_scores(cascade, data, split, processes, confidence)
-    gmacs = exit_gmacs(cascade, _images(data, split, processes, 1))
+    subject = Subject.open(run, (split, judge), data_name, data_dir, device)
+    seen = subject.look_at(split, confidence)
     progress.note("measuring the exits")
-    milliseconds = exit_milliseconds(cascade, _images(data, split, processes, batch_size))
-    cost = milliseconds if goal.milliseconds is not None else gmacs
-    curve = trade_off(*found, cost)
+    gmacs, milliseconds = subject.exit_costs(seen.images, batch_size)
+    curve = trade_off(seen.conf, seen.correct, gmacs if goal.milliseconds is None else milliseconds)
     if goal.p is not None:
-        grid = simulate(*found, gmacs, released_thresholds(found[0], RELEASED_GRID))
-        point = grid[RELEASED_GRID.index(goal.p)]
+        point = simulate(seen.conf, seen.correct, gmacs, released_thresholds(seen.conf, [goal.p]))[0]
     elif goal.accuracy is not None:
         point = curve.for_accuracy(goal.accuracy)
+    elif goal.gmacs is not None:
+        point = curve.for_budget(goal.gmacs)
     else:
-        budget = goal.gmacs if goal.gmacs is not None else goal.milliseconds
-        assert budget is not None
-        point = curve.for_budget(budget)
-    split_seed = from_plain(TrainConfig, RunDirectory(run).read_config()).loading.split_seed
+        assert goal.milliseconds is not None
+        progress.note("measuring early exit")
+        point = _as_measured(curve, subject.cascade, seen.images, confidence, batch_size).for_budget(goal.milliseconds)
     policy = ExitPolicy(
         point.thresholds,
         confidence,
-        gmacs=tuple(gmacs),
-        milliseconds=tuple(milliseconds),
+        gmacs=gmacs,
+        milliseconds=milliseconds,
         batch_size=batch_size,
-        accuracy=tuple(found[1].mean(1).tolist()),
+        accuracy=tuple(seen.correct.mean(1).tolist()),
         shares=point.shares,
         expected_accuracy=point.accuracy,
-        found_on=FoundOn(data.name, split, split_seed, found[0].shape[1]),
+        found_on=FoundOn(subject.data.name, split, subject.loading.split_seed, seen.conf.shape[1]),
         found_by=str(goal),
     )
     write_text(run / POLICY, policy.to_json())
-    return _judge(run, cascade, data, judge, policy, curve, processes, progress)
+    return _judge(
+        run,
+        subject,
+        judge,
+        subject.look_at(judge, confidence),
+        policy,
+        curve.thresholds[_spread(len(curve), CURVE_POINTS)],
+        progress,
+    )
 
 
 def judge_run(
@@ -126,17 +141,20 @@ def judge_run(
     judge: str = "test",
     data_name: str | None = None,
     data_dir: Path | None = None,
-    batch_size: int | None = None,
+    batch_size: int = 64,
     device: str | None = None,
     progress: Silent | None = None,
 ) -> dict[str, Any]:
-    """Evaluate with the thresholds that are stored, images really leaving."""
+    """Evaluate with the thresholds that are stored, images really leaving. Costs are counted and measured anew."""
+    progress = progress or Silent()
     policy = read_policy(run)
-    cascade, data, processes = _open(run, data_name, data_dir, device)
-    if batch_size is not None and batch_size != policy.batch_size:
-        images = _images(data, judge, processes, batch_size)
-        policy = replace(policy, milliseconds=tuple(exit_milliseconds(cascade, images)), batch_size=batch_size)
-    return _judge(run, cascade, data, judge, policy, None, processes, progress or Silent())
+    subject = Subject.open(run, (judge,), data_name, data_dir, device)
+    policy.check_fits(len(subject.cascade.exits))
+    seen = subject.look_at(judge, policy.confidence_kind)
+    progress.note("measuring the exits")
+    gmacs, milliseconds = subject.exit_costs(seen.images, batch_size)
+    policy = replace(policy, gmacs=gmacs, milliseconds=milliseconds, batch_size=batch_size)
+    return _judge(run, subject, judge, seen, policy, _stored_curve(run, policy), progress)
 
 
 def read_policy(run: Path) -> ExitPolicy:
@@ -144,119 +162,173 @@ def read_policy(run: Path) -> ExitPolicy:
     path = run / POLICY
     if not path.is_file():
         raise ValueError(f"{run} has no {POLICY}; find thresholds with `dynavit calibrate {run} --gmacs ...`")
-    return ExitPolicy.from_json(path.read_text())
+    try:
+        return ExitPolicy.from_json(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def read_calibration(run: Path) -> dict[str, Any] | None:
+    """What `calibrate_run` or `judge_run` wrote last; None if neither was called."""
+    path = run / CALIBRATION
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the exits make of a split: conf (exits, n), correct (exits, n). `images`: every `stride`-th of it."""
+
+    conf: Array
+    correct: Array
+    images: Tensor
+    stride: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The cascade of a run, and a data set to ask it about."""
+
+    cascade: Cascade
+    data: DataSet
+    loading: DataConfig
+    processes: Processes
+
+    @classmethod
+    def open(
+        cls, run: Path, splits: Sequence[str], data_name: str | None, data_dir: Path | None, device: str | None
+    ) -> "Subject":
+        cascade = load(run)
+        if not isinstance(cascade, Cascade):
+            raise ValueError(
+                f"{run} holds a {type(cascade).__name__}, which has no exits; thresholds are for cascades (dvt_...)"
+            )
+        config = from_plain(TrainConfig, RunDirectory(run).read_config())
+        own = data_name in (None, config.data)
+        data = open_data(data_name or config.data, data_dir or (config.data_dir if own else None), config.loading)
+        if len(data.classes) != cascade.num_classes:
+            raise ValueError(
+                f"{data.name} has {len(data.classes)} classes, the cascade of {run} tells {cascade.num_classes} apart"
+            )
+        for split in splits:
+            if split not in data.splits:
+                raise ValueError(
+                    f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}: "
+                    "find thresholds on one (--split), judge them on another (--judge)"
+                )
+        processes = Processes(EngineConfig(device=device, threads=config.engine.threads))
+        return cls(cascade.to(processes.device, processes.dtype), data, config.loading, processes)
+
+    def batches(self, split: str, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and classes in order, as they are evaluated: never augmented."""
+        where: dict[str, Any] = {"device": self.processes.device, "dtype": self.processes.dtype}
+        loader = make_loader(self.data, split, train=False, batch_size=size, config=self.loading, **where)
+        for (batch,) in loader.epoch():
+            yield batch.inputs[: batch.count], batch.targets[: batch.count]
+
+    @torch.no_grad()
+    def look_at(self, split: str, kind: str) -> Seen:
+        """Run all exits on all images."""
+        stride = -(-len(self.data.splits[split]) // MEASURED_IMAGES)
+        kept: list[Tensor] = []
+
+        def answers() -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+            seen = 0
+            for inputs, targets in self.batches(split, LOOK_BATCH):
+                kept.append(inputs[-seen % stride :: stride].clone())  # a view would keep the whole batch
+                seen += len(inputs)
+                yield self.cascade(inputs), targets
+
+        conf, correct = scores(answers(), kind)
+        return Seen(conf, correct, torch.cat(kept), stride)
+
+    def exit_costs(self, images: Tensor, batch_size: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """GMACs and milliseconds per image that leaves at each exit."""
+        batch = images[torch.arange(batch_size, device=images.device) % len(images)]  # full, even if there are fewer
+        return tuple(exit_gmacs(self.cascade, batch[:1])), tuple(exit_milliseconds(self.cascade, batch))
+
+
+def _as_measured(curve: Curve, cascade: Cascade, images: Tensor, kind: ConfidenceKind, batch_size: int) -> Curve:
+    """The curve with the time that its thresholds really take. Batches shrink on the way, and a small one costs more per image
+    than its share of a full one, which the sum of the exits' times does not know.
+    """
+    at = _spread(len(curve), MEASURED_POINTS)
+    policies = [ExitPolicy(curve[i].thresholds, kind) for i in at]
+    spent = prediction_milliseconds(cascade, images, policies, batch_size)
+    # Along the curve no image leaves earlier, so time that falls is noise; without it more budget is never worse.
+    return replace(curve, cost=np.interp(range(len(curve)), at, np.maximum.accumulate(spent)))
 
 
 def _judge(
-    run: Path,
-    cascade: Cascade,
-    data: DataSet,
-    split: str,
-    policy: ExitPolicy,
-    curve: Curve | None,
-    processes: Processes,
-    progress: Silent,
+    run: Path, subject: Subject, split: str, seen: Seen, policy: ExitPolicy, thresholds: Array, progress: Silent
 ) -> dict[str, Any]:
-    """What the policy gives on another split, by really running it, and the curve of others around it."""
-    gmacs, batch_size = policy.gmacs or (), policy.batch_size or 64
-    conf, correct = _split_scores(cascade, data, split, processes, policy.confidence_kind)
+    """What a policy gives on a split, by really running it; and beside it thresholds (points, exits) for other budgets."""
+    assert policy.gmacs is not None and policy.batch_size is not None
     progress.note(f"running {split} with early exit")
-    exits, right = [], []
-    for inputs, targets in _batches(data, split, processes, batch_size):
-        answer = cascade.predict(inputs, policy)
-        exits.append(answer.exit)
-        right.append(answer.labels == targets)
-    exit, images = torch.cat(exits), _images(data, split, processes, MEASURED_IMAGES)
-    shares = torch.bincount(exit, minlength=policy.exits).double() / len(exit)
-    spent = prediction_milliseconds(cascade, images, policy, batch_size)
-    points = [] if curve is None else [curve[int(i)] for i in np.linspace(0, len(curve) - 1, MEASURED_POINTS).round()]
+    asked = [
+        (subject.cascade.predict(inputs, policy), targets) for inputs, targets in subject.batches(split, policy.batch_size)
+    ]
+    labels, confidence, exits = (
+        torch.cat([getattr(answer, name) for answer, _ in asked]).cpu() for name in ("labels", "confidence", "exit")
+    )
+    targets = torch.cat([targets for _, targets in asked]).cpu()
+    shares = torch.bincount(exits, minlength=policy.exits).double() / len(exits)
+
+    judged = simulate(seen.conf, seen.correct, policy.gmacs, thresholds)
+    measured = _spread(len(judged), MEASURED_POINTS)
+    progress.note(f"measuring early exit with {1 + len(measured)} sets of thresholds")
+    policies = [policy, *(replace(policy, thresholds=judged[i].thresholds) for i in measured)]
+    spent, *times = prediction_milliseconds(subject.cascade, seen.images, policies, policy.batch_size)
+
+    shown = [  # the first few of each exit
+        (exits[:: seen.stride] == at).nonzero().flatten().tolist()[:SHOWN] for at in range(policy.exits)
+    ]
     result = {
-        "data": data.name,
+        "data": subject.data.name,
+        "classes": subject.data.classes,
         "split": split,
-        "policy": POLICY,
-        "found_by": policy.found_by,
-        "samples": len(exit),
-        "accuracy": float(torch.cat(right).double().mean()),
+        "policy": json.loads(policy.to_json()),
+        "samples": len(exits),
+        "accuracy": float((labels == targets).double().mean()),
         "shares": shares.tolist(),
-        "gmacs": float(shares @ torch.tensor(gmacs, dtype=torch.float64)),
+        "gmacs": float(shares @ torch.tensor(policy.gmacs, dtype=torch.float64)),
         "milliseconds": spent,
         "images_per_second": 1e3 / spent,
-        "batch_size": batch_size,
-        "anytime": correct.mean(1).tolist(),
-        "exit_gmacs": list(gmacs),
-        "exit_milliseconds": list(policy.milliseconds or ()),
-        "curve": _curve(conf, correct, gmacs, curve),
-        "measured": _measured(cascade, images, points, policy, conf, correct, gmacs, batch_size, progress),
-        "gallery": _gallery(data, split, processes, exit),
-        "classes": data.classes,
+        "anytime": seen.correct.mean(1).tolist(),
+        "curve": [_plain(judged[i]) for i in range(len(judged))],
+        "measured": [{**_plain(judged[i]), "milliseconds": time} for i, time in zip(measured, times, strict=True)],
+        "gallery": [
+            [
+                {
+                    "index": i * seen.stride,
+                    "image": data_uri(seen.images[i], subject.data.mean, subject.data.std),
+                    "target": int(targets[i * seen.stride]),
+                    "prediction": int(labels[i * seen.stride]),
+                    "confidence": float(confidence[i * seen.stride]),
+                }
+                for i in leaving
+            ]
+            for leaving in shown
+        ],
     }
-    write_json(run / "eval" / "calibration.json", result)
+    write_json(run / CALIBRATION, result)
     return result
 
 
-def _curve(conf: Any, correct: Any, gmacs: Sequence[float], curve: Curve | None) -> list[dict[str, float]]:
-    """Accuracy against cost of the thresholds that were found, on the split that judges: as if they had been stored."""
-    thresholds = released_thresholds(conf, RELEASED_GRID) if curve is None else curve.thresholds[:: max(len(curve) // 60, 1)]
-    judged = simulate(conf, correct, gmacs, thresholds)
-    return [{"gmacs": float(c), "accuracy": float(a)} for c, a in zip(judged.cost, judged.accuracy, strict=True)]
+def _plain(point: Point) -> dict[str, Any]:
+    """For JSON, which has no infinity."""
+    thresholds = [None if threshold == EVERYONE else threshold for threshold in point.thresholds]
+    return {"thresholds": thresholds, "gmacs": point.cost, "accuracy": point.accuracy}
 
 
-def _measured(
-    cascade: Cascade,
-    images: Tensor,
-    points: Sequence[Point],
-    policy: ExitPolicy,
-    conf: Any,
-    correct: Any,
-    gmacs: Sequence[float],
-    batch_size: int,
-    progress: Silent,
-) -> list[dict[str, float]]:
-    """Accuracy against measured time along the curve."""
-    found = []
-    for number, point in enumerate(points, 1):
-        progress.note(f"measuring thresholds {number} of {len(points)}")
-        judged = simulate(conf, correct, gmacs, [point.thresholds])[0]
-        spent = prediction_milliseconds(cascade, images, replace(policy, thresholds=point.thresholds), batch_size)
-        found.append({"milliseconds": spent, "accuracy": judged.accuracy, "gmacs": judged.cost})
-    return found
+def _stored_curve(run: Path, policy: ExitPolicy) -> Array:
+    """(points, exits) that were found with the policy; none if it came from elsewhere."""
+    stored = read_calibration(run) or {"policy": {}}
+    if stored["policy"].get("confidence_kind") != policy.confidence_kind:
+        return np.empty((0, policy.exits))
+    rows = [[EVERYONE if t is None else t for t in point["thresholds"]] for point in stored["curve"]]
+    return np.array(rows, np.float64).reshape(-1, policy.exits)
 
 
-def _gallery(data: DataSet, split: str, processes: Processes, exit: Tensor) -> list[list[dict[str, Any]]]:
-    """The first images that left at each exit: easy ones first."""
-    inputs, targets = next(_batches(data, split, processes, 512))
-    return [
-        [
-            {"index": i, "image": data_uri(inputs[i], data.mean, data.std), "target": int(targets[i])}
-            for i in (exit[: len(inputs)] == at).nonzero().flatten().tolist()[:SHOWN]
-        ]
-        for at in range(int(exit.max()) + 1)
-    ]
-
-
-def _open(run: Path, data_name: str | None, data_dir: Path | None, device: str | None) -> tuple[Cascade, DataSet, Processes]:
-    cascade = load(run)
-    if not isinstance(cascade, Cascade):
-        raise ValueError(f"{run} holds a {type(cascade).__name__}, which has no exits; thresholds are for cascades (dvt_...)")
-    config = from_plain(TrainConfig, RunDirectory(run).read_config())
-    own = data_name in (None, config.data)
-    data = open_data(data_name or config.data, data_dir or (config.data_dir if own else None), config.loading)
-    if len(data.classes) != cascade.num_classes:
-        raise ValueError(f"{data.name} has {len(data.classes)} classes, the cascade of {run} tells {cascade.num_classes} apart")
-    processes = Processes(EngineConfig(device=device, threads=config.engine.threads))
-    return cascade.to(processes.device, processes.dtype), data, processes
-
-
-def _batches(data: DataSet, split: str, processes: Processes, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    loader = make_loader(data, split, train=False, batch_size=size, device=processes.device, dtype=processes.dtype)
-    for (batch,) in loader.epoch():
-        yield batch.inputs[: batch.count], batch.targets[: batch.count]
-
-
-def _images(data: DataSet, split: str, processes: Processes, count: int) -> Tensor:
-    return next(_batches(data, split, processes, count))[0]
-
-
-@torch.no_grad()
-def _split_scores(cascade: Cascade, data: DataSet, split: str, processes: Processes, kind: str) -> tuple[Any, Any]:
-    return scores(((cascade(inputs), targets) for inputs, targets in _batches(data, split, processes, 256)), kind)
+def _spread(count: int, most: int) -> list[int]:
+    """At most so many of 0, 1, ..., evenly, with both ends."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(most, count))})

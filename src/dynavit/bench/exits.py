@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from ..models.cascade import Cascade
 from ..models.exit_policy import ExitPolicy
 from .flops import count_macs
 
-ROUNDS = 9
+EXIT_ROUNDS = 9
+PREDICTION_ROUNDS = 3
 
 
 class _UpTo(torch.nn.Module):
@@ -36,7 +38,7 @@ def exit_gmacs(cascade: Cascade, image: Tensor) -> list[float]:
 def exit_milliseconds(cascade: Cascade, images: Tensor) -> list[float]:
     """Milliseconds per image of a batch that leaves at each exit: medians over rounds of all exits in turn."""
     rounds: list[list[float]] = []
-    for _ in range(ROUNDS + 1):
+    for _ in range(EXIT_ROUNDS + 1):
         state, start, passed = cascade.begin(images), time.perf_counter(), []
         for _ in cascade.exits:
             _, state = cascade.step(state)
@@ -47,9 +49,16 @@ def exit_milliseconds(cascade: Cascade, images: Tensor) -> list[float]:
 
 
 @torch.no_grad()
-def prediction_milliseconds(cascade: Cascade, images: Tensor, policy: ExitPolicy, batch_size: int) -> float:
-    """Milliseconds per image of `predict` on these images, batch by batch, images really leaving. Once, after a warm-up."""
-    cascade.predict(images[:batch_size], policy)
+def prediction_milliseconds(cascade: Cascade, images: Tensor, policies: Sequence[ExitPolicy], batch_size: int) -> list[float]:
+    """Milliseconds per image of `predict` on these images, batch by batch, images really leaving.
+
+    One number for each policy: medians over rounds of all policies in turn, so that a busy moment hurts all alike.
+    """
+    rounds = [[_prediction(cascade, images, policy, batch_size) for policy in policies] for _ in range(PREDICTION_ROUNDS + 1)]
+    return [statistics.median(column) for column in zip(*rounds[1:], strict=True)]  # the first round warms up
+
+
+def _prediction(cascade: Cascade, images: Tensor, policy: ExitPolicy, batch_size: int) -> float:
     _wait_for(images.device)
     start = time.perf_counter()
     for batch in images.split(batch_size):

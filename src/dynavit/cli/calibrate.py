@@ -26,7 +26,8 @@ def calibrate(
     """Find thresholds for a cascade's exits, and see what early exit then gives: accuracy, GMACs, real time.
 
     Say what you want with one of --gmacs, --milliseconds, --accuracy, --p. Thresholds are found on one split and judged on
-    another, images really leaving; they are stored in RUN/policy.json, curves in RUN/eval/calibration.json and in the report.
+    another, images really leaving. They are stored in RUN/policy.json, where `dynavit predict` finds them; what they give, curves
+    and easy and hard images are in RUN/analysis/calibration.json and in the report.
     In Python: `dynavit.calibrate.calibrate_run(run, Goal(gmacs=...))`.
 
     Args:
@@ -45,14 +46,18 @@ def calibrate(
         device: cpu, cuda, mps; the best there is if not given.
     """
     from ..analysis.report import write_report
-    from ..calibrate import Goal, calibrate_run, judge_run, read_policy
+    from ..calibrate import Goal, calibrate_run, judge_run, read_calibration, read_policy
     from ..engine.progress import choose_progress
 
-    if mode == "stored" and run.is_file():
-        _print_released(run)
-        return
+    if mode != "search" and any(wanted is not None for wanted in (gmacs, milliseconds, accuracy, p)):
+        raise ValueError(f"a goal is for --mode search; --mode {mode} takes the thresholds that are stored")
     if mode == "stored":
+        if run.is_file():
+            _print_released(run)
+            return
         _print_policy(read_policy(run))
+        if stored := read_calibration(run):
+            _print_result(stored)
         return
     where: dict[str, Any] = {"judge": judge, "data_name": data, "data_dir": data_dir, "device": device}
     where |= {"batch_size": batch_size, "progress": choose_progress()}
@@ -62,31 +67,34 @@ def calibrate(
         goal = Goal(gmacs, milliseconds, accuracy, p)
         result = calibrate_run(run, goal, split=split, confidence=confidence, **where)
     _print_policy(read_policy(run))
-    print_table(
-        f"{result['split']} of {result['data']}, {result['samples']} images really leaving",
-        ["exit", "leave here", "accuracy if all did", "GMACs", f"ms at batch {result['batch_size']}"],
-        [
-            [str(k), f"{share:.1%}", f"{alone:.2%}", f"{cost:.4f}", f"{spent:.3f}"]
-            for k, (share, alone, cost, spent) in enumerate(
-                zip(result["shares"], result["anytime"], result["exit_gmacs"], result["exit_milliseconds"], strict=True), 1
-            )
-        ]
-        + [["early exit", "", f"{result['accuracy']:.2%}", f"{result['gmacs']:.4f}", f"{result['milliseconds']:.3f}"]],
-    )
+    _print_result(result)
     print(f"report: {write_report(run)}")
 
 
 def _print_policy(policy: Any) -> None:
     found = policy.found_on
     where = f", found on {found.samples} images ({found.split} of {found.data}, seed {found.seed})" if found else ""
-    shown = ["all" if t < 0 else ("none" if t > 1 else f"{t:.4f}") for t in policy.thresholds]
     print_table(
         f"thresholds for {policy.found_by}{where}",
         ["exit", f"leave from {policy.confidence_kind}", "expected share"],
         [
-            [str(k), threshold, "-" if policy.shares is None else f"{policy.shares[k - 1]:.1%}"]
-            for k, threshold in enumerate(shown, 1)
+            [str(k), _threshold_text(threshold), "-" if policy.shares is None else f"{policy.shares[k - 1]:.1%}"]
+            for k, threshold in enumerate(policy.thresholds, 1)
         ],
+    )
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    policy = result["policy"]
+    columns = zip(result["shares"], result["anytime"], policy["gmacs"], policy["milliseconds"], strict=True)
+    print_table(
+        f"{result['split']} of {result['data']}, {result['samples']} images really leaving",
+        ["exit", "leave here", "accuracy if all did", "GMACs", f"ms at batch {policy['batch_size']}"],
+        [
+            [str(k), f"{share:.1%}", f"{alone:.2%}", f"{cost:.4g}", f"{spent:.4g}"]
+            for k, (share, alone, cost, spent) in enumerate(columns, 1)
+        ]
+        + [["early exit", "", f"{result['accuracy']:.2%}", f"{result['gmacs']:.4g}", f"{result['milliseconds']:.4g}"]],
     )
 
 
@@ -94,8 +102,25 @@ def _print_released(path: Path) -> None:
     """What a released checkpoint says of itself."""
     from ..model_files import load_released
 
-    stored = getattr(load_released(path), "released", None)
-    if not stored:
-        raise ValueError(f"{path} holds no results of a cascade")
-    for name, values in stored.items():
-        print(f"{name}: {values}")
+    stored = getattr(load_released(path), "released", None) or {}
+    if missing := {"flops", "anytime_classification", "dynamic_threshold", "budgeted_batch_classification"} - set(stored):
+        raise ValueError(f"{path} holds no results of a cascade: {', '.join(sorted(missing))} missing")
+    exits = zip(stored["flops"], stored["anytime_classification"], strict=True)
+    print_table(
+        f"{path}: if all images left at one exit",
+        ["exit", "GMACs", "accuracy, %"],
+        [[str(k), f"{cost:.4g}", f"{accuracy:.2f}"] for k, (cost, accuracy) in enumerate(exits, 1)],
+    )
+    budgets = zip(*stored["budgeted_batch_classification"], stored["dynamic_threshold"], strict=True)
+    print_table(
+        "its thresholds for growing budgets",
+        ["p", "GMACs", "accuracy, %", "leave from max_softmax, exit by exit"],
+        [
+            [str(p), f"{cost:.4g}", f"{accuracy:.2f}", ", ".join(map(_threshold_text, thresholds))]
+            for p, (cost, accuracy, thresholds) in enumerate(budgets, 1)
+        ],
+    )
+
+
+def _threshold_text(threshold: float) -> str:
+    return "all" if threshold <= 0 else ("none" if threshold > 1 else f"{threshold:.4f}")
