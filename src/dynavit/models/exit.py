@@ -132,7 +132,7 @@ class Exit(nn.Module):
         (b, l * h, t, t) if they are kept.
         """
         x, grid = self.tokenizer(images)
-        x = torch.cat([self.cls_token.expand(len(x), -1, -1).to(x.dtype), x], 1) + self.pos_embed
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], 1) + self.pos_embed
         upsample = self.upsample(x) if self.upsample is not None else None
         biases: Sequence[Tensor | None] = [None] * len(self.blocks)
         if self.relation_reuse is not None:

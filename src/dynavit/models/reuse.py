@@ -59,7 +59,7 @@ class RelationReuse(nn.Module):
 def _on_channels(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """A 1x1 convolution as a product: (b, c, anything) -> (b, out, anything)."""
     assert layer.bias is not None
-    return torch.baddbmm(layer.bias[:, None], layer.weight.flatten(1).expand(len(x), -1, -1), x)
+    return torch.baddbmm(layer.bias[:, None], layer.weight.flatten(1).expand(x.shape[0], -1, -1), x)
 
 
 def _pieces(relations: Tensor, axis: int) -> tuple[Tensor, ...]:
