@@ -61,7 +61,7 @@ def pages(tmp_path_factory):
     directory = tmp_path_factory.mktemp("browser")
     many = ACCURACIES | {"a_rather_long_name": [0.95, 0.96, 0.97], "rms": [0.96, 0.95, 0.97]}
     comparison = make_comparison(directory / "comparison", accuracies=many, unfinished=frozenset({"bn-seed2"}))
-    run = make_run(directory / "run", norm="dtn", layers=6, heads=12, classes=["aeroplane", "lesser panda", "ship"])
+    run = make_run(directory / "run", norm="dtn", layers=6, heads=12, classes=["aeroplane", "lesser panda", "ship"], exits=3)
     return {"comparison": write_report(comparison).read_text(), "run": write_report(run).read_text()}
 
 
@@ -87,7 +87,7 @@ def test_the_frames_are_what_they_should_be(measured):
     assert [frame["name"] for frame in measured["frames"]] == names
     for frame in measured["frames"]:
         assert frame["dark"] == (measured["scheme"] == "dark") == (luminance(frame["paper"]) < 0.1)
-        assert len(frame["figures"]) == (10 if frame["name"].startswith("comparison") else 7)
+        assert len(frame["figures"]) == (10 if frame["name"].startswith("comparison") else 9)
         assert frame["height"] > 2000
 
 
@@ -117,7 +117,7 @@ def test_figures_are_there_and_nothing_is_cut_off(measured):
 
 def test_images_are_decoded(measured):
     for frame in measured["frames"]:
-        assert frame["images"] == [8] * 12
+        assert frame["images"] == [8] * (12 if frame["name"].startswith("comparison") else 24)
 
 
 def test_text_stands_out_and_is_large_enough(measured):

@@ -5,9 +5,10 @@ from typing import Any
 from .canvas import series_style
 from .curves import curves_figure, over_seeds
 from .dots import DotRow, dots_figure
+from .exit_section import early_exit_section
 from .page import Block, Facts, Figure, Figures, Section, Table
 from .read import Comparison, Run, Setting
-from .run_sections import SPLITS, facts_of, lambda_section, mistakes_section, notes_section
+from .run_sections import facts_of, lambda_section, mistakes_section, notes_section
 from .statistics import mean, standard_error
 from .table import (
     NOTHING,
@@ -18,6 +19,7 @@ from .table import (
     number_text,
     table_notes,
 )
+from .words import SPLITS
 
 
 def comparison_sections(comparison: Comparison) -> list[Section]:
@@ -28,6 +30,7 @@ def comparison_sections(comparison: Comparison) -> list[Section]:
         results_section(comparison),
         training_section(comparison),
         cost_section(comparison),
+        early_exit_section(example) if example else Section(""),
         lambda_section(learned),
         mistakes_section(example, comparison.split) if example else Section(""),
         notes_section(comparison.runs, unfinished(comparison)),

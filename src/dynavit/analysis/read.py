@@ -11,13 +11,14 @@ import yaml
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One training: its options, the machine, its log and its evaluations by name ("test", "val")."""
+    """One training: its options, the machine, its log, its evaluations by name ("test", "val"), and what early exit gives."""
 
     name: str
     config: dict[str, Any]
     environment: dict[str, Any]
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]
+    calibration: dict[str, Any]
 
     @property
     def seed(self) -> int | None:
@@ -116,6 +117,7 @@ def read_run(directory: Path) -> Run:
         environment=_json(directory / "env.json"),
         metrics=_json_lines(directory / "metrics.jsonl"),
         evaluations={file.stem: _json(file) for file in sorted((directory / "eval").glob("*.json"))},
+        calibration=_json(directory / "analysis" / "calibration.json"),
     )
 
 

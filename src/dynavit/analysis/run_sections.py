@@ -6,13 +6,14 @@ from typing import Any
 
 from .cells import confused_pairs, confusion_figure, lambda_figure
 from .curves import curves_figure, lambda_paths_figure, over_seeds
-from .page import Block, Facts, Figure, Figures, Notes, Sample, Samples, Section, Table, Text
+from .exit_section import early_exit_section
+from .page import Block, Facts, Figure, Figures, Notes, Samples, Section, Table, Text
 from .read import Run
 from .table import NOTHING, integer_text, number_text
+from .words import SPLITS, percent, samples_of
 
 SHOWN_PAIRS = 15
 MOMENTS = {"lambda_mean": "mean", "lambda_var": "variance"}
-SPLITS = {"val": "validation split", "test": "test split", "train": "training split"}
 
 
 def run_sections(run: Run) -> list[Section]:
@@ -21,6 +22,7 @@ def run_sections(run: Run) -> list[Section]:
         Section("What was run", [*facts_of([run]), Facts(flat(run.environment), "Machine and versions")]),
         results_section(run),
         training_section(run),
+        early_exit_section(run),
         lambda_section([run]),
         mistakes_section(run, split),
         notes_section([run]),
@@ -118,20 +120,7 @@ def mistakes_section(run: Run, split: str) -> Section:
             Table(f"Most frequent mistakes of {where}", header, rows, notes=[f"The most frequent mistakes of {where}."])
         )
 
-    def class_name(value: Any) -> str:
-        return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else str(value)
-
-    samples = [
-        Sample(
-            shown["image"],
-            class_name(shown["target"]),
-            class_name(shown["prediction"]),
-            f"{100 * shown['confidence']:.0f}\u00a0%",
-        )
-        for shown in found.get("samples_shown") or []
-        if str(shown.get("image", "")).startswith("data:image/")
-    ]
-    if samples:
+    if samples := samples_of(found.get("samples_shown") or [], classes):
         caption = (
             f"Predictions of {where} and their confidence. Wrong ones are underlined and followed by the true class; "
             "how many are shown was chosen and says nothing about the accuracy."
@@ -195,7 +184,3 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def percent(fraction: float | None) -> str:
-    return NOTHING if fraction is None else f"{100 * fraction:.2f}"
