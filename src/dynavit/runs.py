@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .assemble import build_model
+from .calibrate import POLICY, read_policy
 from .config import TrainConfig, from_plain, to_plain
 from .data.config import DataConfig
 from .data.dataset import DataSet
@@ -22,6 +23,8 @@ from .engine.processes import Processes
 from .engine.progress import Silent
 from .engine.run_dir import RunDirectory
 from .model_files import ModelCard, load
+from .models.cascade import Cascade
+from .models.exit_policy import ExitPolicy
 from .samples import sample_predictions
 from .tasks.choose import final_logits, task_for
 
@@ -210,8 +213,11 @@ def predict_run(
     """What a run's model sees in image files; a directory stands for the images in it.
 
     One dict for each file: {"image", "label", "confidence", "top": [{"label", "confidence"}, ...]}, or {"image", "error"}.
+    A cascade stops as soon as the thresholds of RUN/policy.json allow, and "exit" says where, counted from 1. They were found
+    for the last checkpoint; without them, or with another checkpoint, the last exit answers.
     """
     model, card = load(run, checkpoint), ModelCard.read(run)
+    policy = read_policy(run) if checkpoint == "last" and (run / POLICY).is_file() else None
     processes = Processes(EngineConfig(device=device))
     model.to(processes.device, processes.dtype)  # also of a run in float64
     answers: list[dict[str, Any]] = []
@@ -221,11 +227,28 @@ def predict_run(
         except ValueError as error:
             answers.append({"image": str(path), "error": str(error)})
             continue
-        probabilities = final_logits(model(pixels[None].to(processes.device))).softmax(-1)[0].double()
+        pixels = pixels[None].to(processes.device)
+        early = {}
+        if policy is not None and isinstance(model, Cascade):
+            logits, exit = _first_sure_exit(model, pixels, policy)
+            early = {"exit": exit}
+        else:
+            logits = final_logits(model(pixels))
+        probabilities = logits.softmax(-1)[0].double()
         best = probabilities.topk(min(top, len(card.classes)))
         found = [{"label": card.classes[i], "confidence": p} for p, i in zip(*map(Tensor.tolist, best), strict=True)]
-        answers.append({"image": str(path), **found[0], "top": found})
+        answers.append({"image": str(path), **found[0], "top": found, **early})
     return answers
+
+
+def _first_sure_exit(cascade: Cascade, image: Tensor, policy: ExitPolicy) -> tuple[Tensor, int]:
+    """(1, c, h, w) -> the logits it leaves with, (1, classes), and the number of its exit, from 1. Later ones are not run."""
+    policy.check_fits(len(cascade.exits))
+    state = cascade.begin(image)
+    while True:
+        logits, state = cascade.step(state)
+        if policy.leaves(logits, state.exit - 1):  # the last exit always lets leave
+            return logits, state.exit
 
 
 def _image_files(paths: Sequence[Path]) -> list[Path]:

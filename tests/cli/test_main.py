@@ -13,11 +13,11 @@ from dynavit.cli.parse import _option_types, first_line
 
 # Options of a run, by group; "" are those without a dot.
 RUN = {
-    "": "model norm data data_dir epochs batch_size lr seed init_from model_options norm_options"
+    "": "model norm data data_dir epochs batch_size lr seed init_from model_options norm_options exit_weights"
     " loading augment optim ema engine",
     "loading": "download strict image_size val_fraction split_seed limit workers train_root train_list val_root val_list",
     "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
-    "optim": "weight_decay betas eps warmup_epochs min_lr clip accumulate layer_decay",
+    "optim": "algorithm momentum backbone_lr weight_decay betas eps warmup_epochs min_lr clip accumulate layer_decay",
     "ema": "decay warmup",
     "engine": "precision compile parallel log_every scalars_every eval_every checkpoint_every check_finite threads device"
     " tensorboard",
@@ -38,6 +38,8 @@ def test_commands_and_options_change_only_on_purpose():
         "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
         "report": {"directory"},
         "predict": {"run", "images", "top", "checkpoint", "device", "json", "out"},
+        "calibrate": {"run", "mode", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "data", "data_dir"}
+        | {"confidence", "batch_size", "device"},
         "list norms": {"json"},
         "list models": {"pattern", "json"},
         "list data": {"json"},

@@ -26,8 +26,8 @@ def calibrate(
     """Find thresholds for a cascade's exits, and see what early exit then gives: accuracy, GMACs, real time.
 
     Say what you want with one of --gmacs, --milliseconds, --accuracy, --p. Thresholds are found on one split and judged on
-    another, images really leaving. They are stored in RUN/policy.json, where `dynavit predict` finds them; what they give, curves
-    and easy and hard images are in RUN/analysis/calibration.json and in the report.
+    another, images really leaving. They are stored in RUN/policy.json, where `dynavit predict` finds them; what they give,
+    with curves and easy and hard images, in RUN/analysis/calibration.json and in the report.
     In Python: `dynavit.calibrate.calibrate_run(run, Goal(gmacs=...))`.
 
     Args:

@@ -60,12 +60,14 @@ def evaluate(
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
         return
     speed = result["throughput"]
+    exits = {name: value for name, value in result.items() if name.startswith("exit")}  # of a cascade; top-1 is the last one's
     print_table(
         f"{run} ({checkpoint}, {result['weights']} weights): {result['split']} of {result['data']}, {result['samples']} images",
         ["measure", "value"],
         [
             ["top-1", f"{result['top1']:.2%}"],
             ["top-5", f"{result['top5']:.2%}"],
+            *([name.replace("_top1", ", top-1"), f"{value:.2%}"] for name, value in exits.items()),
             ["loss", f"{result['loss']:.4f}"],
             ["calibration error (ECE)", f"{result['ece']:.2%}"],
             [f"images/s at batch {speed['batch_size']}", f"{speed['images_per_second']:.0f}"],
@@ -91,6 +93,7 @@ def predict(
 ) -> None:
     """Say what a trained model sees in image files.
 
+    A cascade with thresholds (`dynavit calibrate`) stops at the first exit that is sure, and says which.
     In Python: `dynavit.runs.predict_run(run, images)`.
 
     Args:
@@ -115,7 +118,8 @@ def predict(
         if "error" in answer:
             print(f"{answer['image']}: {answer['error']}")
         else:
-            print(f"{answer['image']}: " + ", ".join(f"{found['label']} {found['confidence']:.1%}" for found in answer["top"]))
+            named = ", ".join(f"{found['label']} {found['confidence']:.1%}" for found in answer["top"])
+            print(f"{answer['image']}: {named}" + (f" (left at exit {answer['exit']})" if "exit" in answer else ""))
     if all("error" in answer for answer in answers):
         raise ValueError("none of the images could be read")
 

@@ -60,6 +60,9 @@ Examples:
   dynavit compare --norms ln,dtn,rms --seeds 0,1,2 --epochs 10 --out runs/norms     means, errors, costs, and a page
   dynavit compare --vary '{"lr":[1e-3,3e-3]}' --processes 2 --out runs/lr     each norm with each learning rate
   dynavit report runs/norms                   the page again, from its files
+  dynavit train --model dvt_vit_digits --epochs 8 --lr 3e-3 --out runs/dvt     a cascade: few tokens first, more where needed
+  dynavit calibrate runs/dvt --accuracy 0.95     when images may leave it: found on val, judged on test, used by predict
+  dynavit calibrate runs/dvt --mode evaluate --judge val     the stored thresholds on another split
   dynavit list recipes                        what they cost and what they reached
   dynavit list norms --json                   every normaliser, its options and its size, for programs
   dynavit list models --pattern "vit_*"       models of ours and of timm, and their size
