@@ -99,12 +99,12 @@ def measure(batch, repeats):
             state = model.step(state)[1]
     timings = time_interleaved(ways, repeats=repeats, inner=1, warmup=1)
     pairs = {
-        "released path: all exits / exit 1 (11 to 15, or it is not the released one)": (
+        "released path: all exits / exit 1 (at batch 8 11 to 15, or it is not the released one)": (
             "released path, all exits",
             "released path, exit 1",
         ),
-        "exit 3 with reuse / without (at most 1.4)": ("ours, exit 3 alone", "reuse-free, exit 3 alone"),
-        "whole cascade / released path (at most 0.6)": ("ours, all exits", "released path, all exits"),
+        "exit 3 with reuse / without (wanted: at most 1.4)": ("ours, exit 3 alone", "reuse-free, exit 3 alone"),
+        "whole cascade / released path (wanted: at most 0.6)": ("ours, all exits", "released path, all exits"),
     }
     return {
         "batch": batch,
