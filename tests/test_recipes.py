@@ -17,6 +17,7 @@ from dynavit.data.dataset import DataSet
 from dynavit.data.digits import open_digits
 from dynavit.models import create_model
 from dynavit.norms import list_norms
+from dynavit.tasks.choose import final_logits
 
 RECIPES = {recipe.name: recipe for recipe in list_recipes()}
 DOCUMENT = Path(__file__).parents[1] / "docs" / "recipes.md"
@@ -58,9 +59,14 @@ def test_what_there_is():
         "cifar10",
         "cifar100",
         "cifar100_vit_b16_224",
+        "cifar10_dvt",
+        "cifar10_dvt_t2t_vit_12_finetune",
         "cifar10_vit_b16_224",
         "digits",
+        "digits_dvt",
         "fashion_mnist",
+        "imagenet_dvt_t2t_vit_12",
+        "imagenet_dvt_t2t_vit_14",
         "imagenet_pvt_tiny_dtn",
         "imagenet_swin_tiny_dtn",
         "imagenet_vit_small_star_dtn",
@@ -106,7 +112,7 @@ def test_the_models_can_be_built(recipe):
         with torch.device("meta"):
             model = create_model(**call)
         x = torch.empty(2, data.channels, *data.image_size, device="meta")
-        assert model.to("meta").eval()(x).shape == (2, len(data.classes))
+        assert final_logits(model.to("meta").eval()(x)).shape == (2, len(data.classes))
         assert config.norm is None or config.norm in list_norms()
 
 
