@@ -202,8 +202,12 @@ def test_of_a_large_split_evenly_many_images_are_measured_and_shown(copy, monkey
     wanted = data.splits["test"].images[::4, 0] / 255
     assert torch.allclose(seen.images[:, 0] * data.std[0] + data.mean[0], wanted, atol=1e-6)
     result = calibrate_run(copy, Goal(gmacs=BUDGET), **CPU)
-    exit, _ = selected(copy, "test", read_policy(copy).thresholds)
-    assert [image["index"] for image in result["gallery"][1]] == [i for i in range(0, 360, 4) if exit[i] == 1][:12]
+    exit, right = selected(copy, "test", read_policy(copy).thresholds)
+    for at, images in enumerate(result["gallery"]):
+        shown = [i for i in range(0, 360, 4) if exit[i] == at][:12]
+        assert [image["index"] for image in images] == shown
+        assert [image["target"] for image in images] == data.splits["test"].labels[shown].tolist()
+        assert [image["target"] == image["prediction"] for image in images] == right[shown].tolist()
 
 
 def test_files_hold_what_was_returned(copy):
