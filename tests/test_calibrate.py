@@ -123,7 +123,7 @@ def test_images_are_never_augmented(copy, monkeypatch):
         (Goal(p=20), lambda policy: policy.shares[0] == pytest.approx(0.5, abs=0.02)),
         (Goal(p=1), lambda policy: policy.shares[0] > 0.9),
     ],
-    ids=str,
+    ids=["gmacs", "milliseconds", "accuracy", "p=20", "p=1"],
 )
 def test_goals_are_met_on_the_images_they_were_found_on(copy, goal, check):
     calibrate_run(copy, goal, **CPU)
