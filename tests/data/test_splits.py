@@ -39,6 +39,17 @@ def test_classes_of_one_image_keep_it():
     assert len(train) == 4 and LABELS_OF_SINGLES[val].tolist() == [3]
 
 
+def test_a_cut_of_a_small_set_is_never_empty():
+    train, val = cut_validation(LABELS_OF_SINGLES, 0.01, 0)
+    assert len(train) == 4 and LABELS_OF_SINGLES[val].tolist() == [3]
+    assert len(cut_validation(LABELS_OF_SINGLES, 0.0, 0)[1]) == 0
+
+
+def test_classes_that_can_spare_no_image_are_an_error():
+    with pytest.raises(ValueError, match=r"x: val_fraction=0.1 .* no class has two; --loading.val_fraction 0 trains without"):
+        arrange_splits("x", {"train": memory_split(torch.arange(4))}, CLASSES, DataConfig())
+
+
 def test_cuts_follow_the_seed():
     assert torch.equal(cut_validation(LABELS, 0.2, 0)[1], cut_validation(LABELS, 0.2, 0)[1])
     assert not torch.equal(cut_validation(LABELS, 0.2, 0)[1], cut_validation(LABELS, 0.2, 1)[1])

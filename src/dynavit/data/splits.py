@@ -37,6 +37,11 @@ def arrange_splits(
     check_no_empty_class(f"{name}, split train", splits["train"].labels, classes)
     if "val" not in splits and config.val_fraction:
         train, val = cut_validation(splits["train"].labels, config.val_fraction, config.split_seed)
+        if len(val) == 0:
+            raise ValueError(
+                f"{name}: val_fraction={config.val_fraction} of the training images were to be kept for validation, but no class "
+                "has two; --loading.val_fraction 0 trains without validation"
+            )
         arranged["train"], arranged["val"] = splits["train"].subset(train), splits["train"].subset(val)
         notes.append(f"validation: {len(val)} of {len(train) + len(val)} training images, split_seed={config.split_seed}")
     labels = arranged["train"].labels
@@ -53,7 +58,7 @@ def arrange_splits(
 
 def cut_validation(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Indices for train and for validation, both ascending. Every class gives the same part, as far as whole images allow, but
-    keeps at least one image in train."""
+    keeps at least one image in train. A part that would round to nothing is one image, if a class can spare it."""
     if not 0 <= fraction < 1:
         raise ValueError(f"val_fraction={fraction}: the part of train kept for validation is at least 0 and less than 1")
     order, rank, size = _ranks(labels, seed)
@@ -61,7 +66,8 @@ def cut_validation(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, 
     offset = uniform(seed, 1, torch.arange(len(size)), 1)[:, 0]
     share = (rank + offset[labels]) / size[labels]
     order = order[(rank < size[labels] - 1)[order]]
-    front = order[share[order].argsort(stable=True)][: round(fraction * len(labels))]
+    wanted = max(round(fraction * len(labels)), int(fraction > 0))
+    front = order[share[order].argsort(stable=True)][:wanted]
     held = torch.zeros(len(labels), dtype=torch.bool).index_fill_(0, front, True)
     return (~held).nonzero()[:, 0], held.nonzero()[:, 0]
 
