@@ -206,7 +206,7 @@ def test_broken_images_are_left_out_and_named(damaged, workers):
 def test_strict_stops_at_a_broken_image(damaged, workers):
     running = loader(damaged, train=False, batch_size=1, strict=True, workers=workers).epoch()
     assert next(running)[0].count == 1
-    with pytest.raises(ValueError, match=f"cannot read image {damaged.splits['train'].paths[1]}: .*data.strict"):
+    with pytest.raises(ValueError, match=f"cannot read image {damaged.splits['train'].paths[1]}: .*without --strict"):
         next(running)
 
 

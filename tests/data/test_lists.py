@@ -87,7 +87,7 @@ def test_gaps_and_labels_of_the_other_list(root):
 def test_nothing_to_read(root):
     with pytest.raises(ValueError, match=r"train.txt: names no images"):
         opened(root, "# nothing\n")
-    with pytest.raises(ValueError, match="data list needs data.train_list"):
+    with pytest.raises(ValueError, match="data list needs loading.train_list, or loading.val_list"):
         open_lists(root, DataConfig())
     with pytest.raises(ValueError, match="there is no file .*absent.txt"):
         open_lists(root, DataConfig(train_list=root / "absent.txt"))

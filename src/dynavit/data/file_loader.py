@@ -98,7 +98,7 @@ class FileLoader:
     def _batch(self, part: Part, answer: "_Answer") -> Batch:
         broken = answer.broken if part.count else []  # whose sample was borrowed reports it
         if broken and self.strict:
-            raise ValueError(f"{broken[0]} (without data.strict it would be left out)")
+            raise ValueError(f"{broken[0]} (without --strict it would be left out)")
         kept = part.draws[answer.kept] if len(answer.kept) else part.draws[:1]  # beside the black image stands any label
         index, count = kept % self.samples, min(part.count, len(answer.kept))
         batch = Batch(answer.images, self.split.labels[index], index, count, part.step_count, broken)

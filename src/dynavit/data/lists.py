@@ -24,7 +24,9 @@ def open_lists(data_dir: Path | None, config: DataConfig) -> DataSet:
         if file is not None:
             splits[split], lines[split] = read_list(file, root or data_dir or file.parent)
     if not splits:
-        raise ValueError("data list needs data.train_list, or data.val_list for evaluation: text files with `path label` lines")
+        raise ValueError(
+            "data list needs loading.train_list, or loading.val_list for evaluation: files with `path label` lines"
+        )
 
     first = next(iter(splits))
     used = splits[first].labels.unique()
