@@ -84,6 +84,11 @@ def test_small_files(tmp_path):
     assert run.finished() == {"steps": 4, "best": None}
 
 
+def test_results_that_json_does_not_know_become_null(tmp_path):
+    path = RunDirectory.create(tmp_path / "run").write_eval("test", {"loss": float("nan"), "per": [1.0, float("inf")]})
+    assert json.loads(path.read_text()) == {"loss": None, "per": [1.0, None]}
+
+
 def test_something_else_is_not_a_run(tmp_path):
     with pytest.raises(ValueError, match="not a run directory"):
         RunDirectory(tmp_path).read_config()

@@ -5,6 +5,7 @@ and only then rename, which the file system does in one step.
 """
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -46,6 +47,15 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Indented JSON. NaN and infinity are refused: no other reader of JSON takes them."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def with_nulls(value: Any) -> Any:
+    """The same with None for NaN and infinity, which JSON cannot write."""
+    if isinstance(value, dict):
+        return {key: with_nulls(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_nulls(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def force_to_disk(path: Path) -> None:

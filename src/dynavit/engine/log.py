@@ -11,7 +11,6 @@ resumed.
 """
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..common.files import with_nulls
 from .optional import optional_methods
 from .run_dir import RunDirectory
 
@@ -33,7 +33,7 @@ class Log:
         self.file.truncate(min(size, run.metrics_file.stat().st_size))
 
     def write(self, record: dict[str, Any]) -> None:
-        line = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+        line = json.dumps(with_nulls(record), ensure_ascii=False, allow_nan=False)
         self.file.write(line.encode() + b"\n")
         self.file.flush()
         if self.board is not None and record["kind"] in ("train", "eval"):
@@ -75,15 +75,6 @@ def module_scalars(model: nn.Module) -> dict[str, dict[str, list[float | None]]]
             numbers[position] = value
         report[path] = lists
     return report
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for what JSON cannot write."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _open_tensorboard(directory: Path, step: int) -> Any:

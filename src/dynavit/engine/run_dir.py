@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ..common.files import write_json, write_text
+from ..common.files import with_nulls, write_json, write_text
 
 # What a run directory may hold. Anything else is somebody's own, and then nothing is deleted.
 ENTRIES = {"config.yaml", "env.json", "metrics.jsonl", "finished.json", "checkpoints", "eval", "tensorboard", "analysis"}
@@ -62,8 +62,9 @@ class RunDirectory:
         write_json(self.path / "env.json", {**versions(), **facts})
 
     def write_eval(self, name: str, results: dict[str, Any]) -> Path:
+        """A loss that is not a number is a result too, and becomes null."""
         path = self.path / "eval" / f"{name}.json"
-        write_json(path, results)
+        write_json(path, with_nulls(results))
         return path
 
     def mark_finished(self, facts: dict[str, Any]) -> None:
