@@ -78,3 +78,11 @@ def test_unknown_options_name_the_nearest(wrong, near):
 def test_impossible_numbers_are_refused(name, wrong):
     with pytest.raises(ValueError, match=f"{name} is greater than 0"):
         from_plain(TrainConfig, wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [({"engine": {"precision": "float16"}}, "fp16"), ({"augment": {"recipe": "ligth"}}, "light")]
+)
+def test_words_that_are_no_choice_name_the_nearest(wrong, near):
+    with pytest.raises(UnknownNameError, match=near):
+        from_plain(TrainConfig, wrong)

@@ -39,7 +39,7 @@ def only_training(monkeypatch):
         "rounds": 3,
     }
     monkeypatch.setattr(
-        "dynavit.bench.cost.training_costs", lambda tasks, batch, baseline: [{"name": name, **cost} for name in tasks]
+        "dynavit.bench.cost.training_costs", lambda contestants, baseline: [{"name": name, **cost} for name in contestants]
     )
 
 
@@ -215,3 +215,32 @@ def test_processes_train_the_same_as_one(compared, tmp_path, only_training):
     for name in told.planned:
         weights = "checkpoints/last/model.safetensors"
         assert (tmp_path / "x" / name / weights).read_bytes() == (out / name / weights).read_bytes()
+
+
+def test_any_failure_of_a_run_leaves_the_others_alone(tmp_path, monkeypatch):
+    import dynavit.runs
+    from dynavit.compare import _train_one
+
+    def fail(*args, **options):
+        raise AssertionError("dim should be divisible by num_heads")
+
+    monkeypatch.setattr(dynavit.runs, "train_run", fail)
+    assert _train_one("x", None, tmp_path, None) == "AssertionError: dim should be divisible by num_heads"
+
+
+def test_a_pool_that_broke_twice_gives_up_on_the_runs_under_way(tmp_path, monkeypatch):
+    from dynavit import compare as module
+
+    calls = []
+
+    def broken(left, out, processes, watch, tell):
+        calls.append(list(left))
+        if len(calls) <= 2:
+            return ["a"]  # it was under way when a process died
+        left.clear()
+        return []
+
+    monkeypatch.setattr(module, "_train_in_pool", broken)
+    failures = module._train_all({"a": None, "b": None}, tmp_path, 2, module.Watcher())
+    assert calls == [["a", "b"], ["a", "b"], ["b"]]
+    assert list(failures) == ["a"] and "died twice" in failures["a"]

@@ -98,3 +98,69 @@ def test_options_survive_their_file():
     assert from_plain(TrainConfig, to_plain(config)) == config
     with pytest.raises(ValueError, match="unknown option 'optim.clipp'. Did you mean 'optim.clip'"):
         from_plain(TrainConfig, {"optim": {"clipp": 1}})
+
+
+def test_paths_may_be_strings(averaged):
+    out, _ = averaged
+    assert evaluate_run(str(out))["samples"] == 360
+    with pytest.raises(ValueError, match="no such file"):
+        predict_run(str(out), ["nowhere.png"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, {"drop_path_rate": 0.5}), ({"drop_path_rate": 0.1}, {})], ids=["one more", "one less"]
+)
+def test_options_that_came_or_went_are_changes(tmp_path, before, after):
+    first = {**TINY["model_options"], **before}
+    train_run(TrainConfig(epochs=0.2, model_options=first), tmp_path / "run")
+    other = TrainConfig(epochs=0.2, model_options={**TINY["model_options"], **after})
+    with pytest.raises(ValueError, match="model_options.drop_path_rate was"):
+        train_run(other, tmp_path / "run", resume=True)
+    assert RunDirectory(tmp_path / "run").read_config()["model_options"] == first, "nothing was rewritten"
+
+
+def test_an_evaluation_in_the_middle_is_not_the_result(tmp_path):
+    class StopAfterTwo(Silent):
+        def step(self, done):
+            if done == 2:
+                raise KeyboardInterrupt
+
+    config = TrainConfig(**TINY, engine=EngineConfig(checkpoint_every=1))
+    with pytest.raises(KeyboardInterrupt):
+        train_run(config, tmp_path / "run", progress=StopAfterTwo())
+    early = evaluate_run(tmp_path / "run")
+    assert early["step"] < 4
+    train_run(config, tmp_path / "run", resume=True)
+    final = json.loads((tmp_path / "run" / "eval" / "test.json").read_text())
+    assert final["step"] == 4 and final["loss"] != early["loss"]
+
+
+def test_other_weights_have_a_file_of_their_own(averaged):
+    out, _ = averaged
+    before = (out / "eval" / "test.json").read_text()
+    assert evaluate_run(out, weights="model")["file"].endswith("test-model.json")
+    assert json.loads((out / "eval" / "test.json").read_text())["weights"] == json.loads(before)["weights"] == "ema"
+
+
+def test_without_a_test_split_validation_is_evaluated(averaged):
+    from dataclasses import replace
+
+    from dynavit.data.open import open_data
+
+    out, _ = averaged
+    data = open_data("digits")
+    data = replace(data, splits={name: split for name, split in data.splits.items() if name != "test"})
+    assert evaluate_run(out, data=data)["split"] == "val"
+
+
+def test_other_images_are_prepared_as_the_model_knows_them(averaged):
+    from dataclasses import replace
+
+    from dynavit.data.open import open_data
+
+    out, _ = averaged
+    data = open_data("digits")
+    notes = Notes()
+    renamed = replace(data, mean=(0.9,), std=(0.1,), classes=[f"digit {name}" for name in data.classes])
+    assert evaluate_run(out, data=renamed, progress=notes)["loss"] == evaluate_run(out)["loss"]
+    assert "classes have other names" in notes.notes[0]

@@ -14,8 +14,10 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,26 +191,48 @@ def _train_all(planned: Mapping[str, TrainConfig], out: Path, processes: int, wa
         for name, config in planned.items():
             tell(name, _train_one(name, config, out / name, watch.progress))
         return failures
+    left, deaths = dict(planned), Counter[str]()
+    while left:
+        under_way = _train_in_pool(left, out, processes, watch, tell)
+        # A process that was killed, for want of memory say, takes the pool with it. Its run gets a second chance.
+        deaths.update(under_way)
+        for name in [name for name in under_way if deaths[name] > 1]:
+            del left[name]
+            tell(name, "its process died twice without a word; perhaps the memory is too small for so many at once")
+    return failures
+
+
+def _train_in_pool(
+    left: dict[str, TrainConfig], out: Path, processes: int, watch: Watcher, tell: Callable[[str, str | None], None]
+) -> list[str]:
+    """Train all that is left, and take it out when it is done. Returns the runs under way when a process died, if one did."""
     context = multiprocessing.get_context("spawn")  # forking a process that has used torch's threads can hang
     queue = context.SimpleQueue()
-    with ProcessPoolExecutor(min(processes, len(planned)), context, _begin_worker, (queue,)) as pool:
+    begun: list[str] = []
+    with ProcessPoolExecutor(min(processes, len(left)), context, _begin_worker, (queue,)) as pool:
         futures: dict[Future[str | None], str] = {
-            pool.submit(_train_in_worker, name, config, out / name): name for name, config in planned.items()
+            pool.submit(_train_in_worker, name, config, out / name): name for name, config in left.items()
         }
         waiting = set(futures)
         try:
             while waiting:
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 while not queue.empty():
-                    watch.progress(*queue.get())
+                    news = queue.get()
+                    begun.append(news[0])
+                    watch.progress(*news)
                 for future in done:
-                    tell(futures[future], future.result())
+                    problem = future.result()
+                    del left[futures[future]]
+                    tell(futures[future], problem)
+        except BrokenProcessPool:
+            return [name for name in dict.fromkeys(begun) if name in left] or list(left)[:processes]
         except BaseException:
             for worker in list((pool._processes or {}).values()):
                 worker.terminate()  # a run writes a checkpoint when it is told to stop
             pool.shutdown(cancel_futures=True)
             raise
-    return failures
+    return []
 
 
 def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | None:
@@ -229,8 +253,9 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
 
     try:
         train_run(config, out, resume=True, progress=Report())
-    except (ValueError, OSError) as error:
-        return " ".join(str(error).split())
+    except Exception as error:  # whatever it is, the other runs go on
+        kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
+        return kind + " ".join(str(error).split())
     return None
 
 
@@ -267,24 +292,33 @@ def result_of(run: Path) -> dict[str, Any] | None:
 
 
 def _measure(config: CompareConfig, settings: Sequence[Setting], data: "DataSet") -> dict[str, Any]:
-    """Cost of a step of every setting, and the machine. Settings that cannot be built have none."""
+    """Cost of a step of every setting, with its own data, batch and precision, and the machine. Settings that cannot be built
+    have none."""
     from .assemble import build_model
-    from .bench.cost import training_costs
+    from .bench.cost import Contestant, training_costs
     from .bench.machine import describe_machine
     from .data.loader import make_loader
     from .engine.processes import Processes
+    from .runs import open_training_data
     from .tasks.choose import task_for
 
-    processes = Processes(config.engine)
-    loader = make_loader(data, "train", train=True, batch_size=config.batch_size, config=config.loading, augment=config.augment)
-    batch = next(iter(loader.epoch()))[0].to(processes.device)
-    tasks = {}
+    contestants = {}
     for setting in settings:
+        own = run_config(config, setting, config.seeds[0])
+        own.engine.threads = config.engine.threads  # nothing else is running now
         try:
-            model, _ = build_model(run_config(config, setting, config.seeds[0]), data)
-        except ValueError:
-            continue  # its runs failed for the same reason
-        tasks[setting.name] = task_for(model.to(processes.device), len(data.classes))
+            same_data = not any(name == "data" or name.startswith(("data_", "loading.")) for name in config.vary)
+            images = data if same_data else open_training_data(own)
+            model, _ = build_model(own, images)
+            loader = make_loader(
+                images, "train", train=True, batch_size=own.batch_size, config=own.loading, augment=own.augment
+            )
+        except Exception:
+            continue  # its runs failed for the same reason, which is told there
+        processes = Processes(own.engine)
+        batch = next(iter(loader.epoch()))[0].to(processes.device, processes.dtype)
+        task = task_for(model.to(processes.device, processes.dtype), len(images.classes))
+        contestants[setting.name] = Contestant(task, batch, processes.autocast)
     baseline = settings_of_baseline(config, settings).name
-    costs = training_costs(tasks, batch, baseline) if baseline in tasks else []
+    costs = training_costs(contestants, baseline) if baseline in contestants else []
     return {"cost": costs, "machine": describe_machine()}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .common.registry import nearest_match_error
 from .data.config import AugmentConfig, DataConfig
@@ -66,11 +66,22 @@ class TrainConfig:
         for name, number in numbers.items():
             if not number > 0:
                 raise ValueError(f"{name} is greater than 0, got {number}")
+        check_choices(self)
 
     @property
     def plan(self) -> TrainPlan:
         """The part of it that concerns the training loop."""
         return TrainPlan(self.epochs, self.lr, self.seed, self.optim, self.ema, self.engine)
+
+
+def check_choices(config: Any, where: str = "") -> None:
+    """Fields that are one of several words hold one of them; a dataclass does not look by itself."""
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(value):
+            check_choices(value, f"{where}{name}.")
+        elif get_origin(hint) is Literal and value not in get_args(hint):
+            raise nearest_match_error(f"{where}{name}", str(value), [str(word) for word in get_args(hint)])
 
 
 def to_plain(config: Any) -> dict[str, Any]:

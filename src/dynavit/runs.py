@@ -1,7 +1,10 @@
 """The main jobs on a run directory: train it, evaluate it."""
 
+import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +19,7 @@ from .data.dataset import DataSet
 from .data.loader import make_loader
 from .data.open import open_data
 from .data.preprocess import describe_preprocessing, preprocess
+from .engine.checkpoint import checkpoint_step
 from .engine.config import EngineConfig
 from .engine.evaluate import evaluate
 from .engine.loop import Summary, train
@@ -37,7 +41,7 @@ FREE_ON_RESUME |= {"engine.compile", "engine.parallel", "engine.check_finite", "
 
 def train_run(
     config: TrainConfig,
-    out: Path,
+    out: str | PathLike[str],
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -49,9 +53,9 @@ def train_run(
     An existing directory is refused, unless `resume` goes on where it stopped or `overwrite` begins again. With several
     processes (torchrun) all of them call this.
     """
-    progress = progress or Silent()
+    progress, out = progress or Silent(), Path(out)
     processes = Processes(config.engine)
-    data = open_training_data(config)
+    data = open_training_data(config, processes)
     if resume:
         _check_same_run(out, config, data)
     model, call = build_model(config, data)
@@ -99,24 +103,38 @@ def train_run(
     summary = train(
         task, loaders["train"], loaders.get("val"), config.plan, run, processes=processes, resume=resume, progress=progress
     )
-    last = "test" if "test" in data.splits else "val"
-    if last in data.splits and not (out / "eval" / f"{last}.json").exists():
+    last = final_split(data)
+    if last in data.splits and not _has_result(out / "eval" / f"{last}.json", summary.steps):
         evaluate_run(out, split=last, data=data, device=config.engine.device, progress=progress)
     processes.barrier()
     return summary
 
 
-def open_training_data(config: TrainConfig) -> DataSet:
+def open_training_data(config: TrainConfig, processes: Processes | None = None) -> DataSet:
+    if processes is not None and config.loading.download:  # by one process; the others find it there
+        if processes.is_main:
+            open_data(config.data, config.data_dir, config.loading)
+        processes.barrier()
     data = open_data(config.data, config.data_dir, config.loading)
     if "train" not in data.splits:
         raise ValueError(f"{data.name} has no training images, only {' and '.join(data.splits)}")
     return data
 
 
+def final_split(data: DataSet) -> str:
+    """What a model is judged on in the end."""
+    return "test" if "test" in data.splits else "val"
+
+
+def _has_result(file: Path, steps: int) -> bool:
+    """Whether this evaluation was made at the end of the training, and not when it was interrupted."""
+    return file.is_file() and json.loads(file.read_text()).get("step") == steps
+
+
 def evaluate_run(
-    run: Path,
+    run: str | PathLike[str],
     *,
-    split: str = "test",
+    split: str | None = None,
     data: DataSet | None = None,
     data_name: str | None = None,
     data_dir: Path | None = None,
@@ -129,9 +147,10 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Evaluate a run's model on a split of its own data set or another with the same classes; writes eval/<split>.json.
 
-    Several processes share the images; all of them call this.
+    The split is test where there is one, otherwise val, if not given. Several processes share the images; all of them call
+    this.
     """
-    progress = progress or Silent()
+    progress, run = progress or Silent(), Path(run)
     model = load(run, checkpoint, weights)
     card = ModelCard.read(run)
     config = from_plain(TrainConfig, RunDirectory(run).read_config())
@@ -140,8 +159,13 @@ def evaluate_run(
         data = open_data(data_name or config.data, data_dir or (config.data_dir if own else None), loading or config.loading)
     if len(data.classes) != len(card.classes):
         raise ValueError(f"{data.name} has {len(data.classes)} classes, the model of {run} tells {len(card.classes)} apart")
+    split = split or final_split(data)
     if data.channels != len(card.preprocess["mean"]):
         raise ValueError(f"{data.name} has {data.channels} channels, the model of {run} takes {len(card.preprocess['mean'])}")
+    if data.classes != card.classes:
+        progress.note(f"classes have other names than in training: {data.classes[:3]}... instead of {card.classes[:3]}...")
+    known: dict[str, Any] = {name: tuple(card.preprocess[name]) for name in ("image_size", "mean", "std")}
+    data = replace(data, **known)  # as the model knows images, whatever the data set's own colours are
     engine = config.engine
     engine.device = device
     processes = Processes(engine)
@@ -161,13 +185,16 @@ def evaluate_run(
     start = time.perf_counter()
     results = evaluate(task, loader, processes, progress.note, evaluator)
     seconds = time.perf_counter() - start
-    name = split if data.name == card.data["name"] else f"{data.name.replace('/', '_')}-{split}"
-    name += "" if checkpoint == "last" else f"-{checkpoint}"
+    usual = "ema" if config.ema.decay else "model"
+    elsewhere = data.name != card.data["name"] or data_dir not in (None, config.data_dir)
+    parts = [data.name.replace("/", "_"), *([data_dir.name] if data_dir is not None else [])] if elsewhere else []
+    parts += [split] + ([checkpoint] if checkpoint != "last" else []) + ([weights] if weights not in (None, usual) else [])
     report = {
         "data": data.name,
         "split": split,
         "checkpoint": checkpoint,
-        "weights": weights or ("ema" if config.ema.decay else "model"),
+        "weights": weights or usual,
+        "step": checkpoint_step(run / "checkpoints" / checkpoint),
         **results,
         **evaluator.details(),
         "classes": data.classes,
@@ -175,7 +202,7 @@ def evaluate_run(
         "samples_shown": sample_predictions(model, data, split, processes),
     }
     if processes.is_main:
-        report["file"] = str(RunDirectory(run).write_eval(name, report))
+        report["file"] = str(RunDirectory(run).write_eval("-".join(parts), report))
     return report
 
 
@@ -184,31 +211,37 @@ def _check_same_run(out: Path, config: TrainConfig, data: DataSet) -> None:
     run = RunDirectory(out)
     if not run.config_file.is_file():
         return  # killed before it began, or never begun: start
-    before, now = _flat(run.read_config()), _flat(to_plain(config))
-    changed = [name for name in now if name not in FREE_ON_RESUME and before.get(name, now[name]) != now[name]]
+    stored = from_plain(TrainConfig, run.read_config())  # with defaults for options that are younger than the run
+    before, now = _flat(to_plain(stored)), _flat(to_plain(config))
+    names = sorted((before.keys() | now.keys()) - FREE_ON_RESUME)
+    changed = [name for name in names if before.get(name) != now.get(name)]
     if changed:
-        what = ", ".join(f"{name} was {before[name]!r}, is {now[name]!r}" for name in changed[:3])
+        what = ", ".join(f"{name} was {before.get(name)!r}, is {now.get(name)!r}" for name in changed[:3])
         raise ValueError(f"{out} cannot be resumed with other options: {what}; leave them out, or use another --out")
     if (out / "model.json").is_file():
         card = ModelCard.read(out)
         sizes = {name: len(split) for name, split in data.splits.items()}
-        stored = {name: n for name, n in card.data.items() if name != "name"}
-        if card.classes != data.classes or stored != sizes:
-            raise ValueError(
-                f"{out} cannot be resumed: its data had {stored} images, now there are {sizes}, or classes changed"
-            )
+        had = {name: n for name, n in card.data.items() if name != "name"}
+        if card.classes != data.classes or had != sizes:
+            raise ValueError(f"{out} cannot be resumed: its data had {had} images, now there are {sizes}, or classes changed")
 
 
 def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a.b": value}; an empty dict has no entries."""
     flat: dict[str, Any] = {}
     for name, value in plain.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
 
 
 @torch.no_grad()
 def predict_run(
-    run: Path, images: Sequence[Path], *, top: int = 5, checkpoint: Literal["last", "best"] = "last", device: str | None = None
+    run: str | PathLike[str],
+    images: Sequence[str | PathLike[str]],
+    *,
+    top: int = 5,
+    checkpoint: Literal["last", "best"] = "last",
+    device: str | None = None,
 ) -> list[dict[str, Any]]:
     """What a run's model sees in image files; a directory stands for the images in it.
 
@@ -216,12 +249,13 @@ def predict_run(
     A cascade stops as soon as the thresholds of RUN/policy.json allow, and "exit" says where, counted from 1. They were found
     for the last checkpoint; without them, or with another checkpoint, the last exit answers.
     """
+    run = Path(run)
     model, card = load(run, checkpoint), ModelCard.read(run)
     policy = read_policy(run) if checkpoint == "last" and (run / POLICY).is_file() else None
     processes = Processes(EngineConfig(device=device))
     model.to(processes.device, processes.dtype)  # also of a run in float64
     answers: list[dict[str, Any]] = []
-    for path in _image_files(images):
+    for path in _image_files([Path(image) for image in images]):
         try:
             pixels = preprocess(path, card.preprocess)
         except ValueError as error:

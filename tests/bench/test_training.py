@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from dynavit.bench.cost import training_costs
+from dynavit.bench.cost import Contestant, training_costs
 from dynavit.bench.loop import measure_loop
 from dynavit.common.batch import Batch
 from dynavit.common.task import Task
@@ -36,8 +36,8 @@ def batch():
 
 
 def test_costs_of_settings_side_by_side():
-    tasks = {"narrow": Regression(2), "wide": Regression(5)}
-    narrow, wide = training_costs(tasks, batch(), baseline="narrow")
+    contestants = {name: Contestant(Regression(width), batch()) for name, width in {"narrow": 2, "wide": 5}.items()}
+    narrow, wide = training_costs(contestants, baseline="narrow")
     assert (narrow["name"], narrow["parameters"], narrow["gmacs"]) == ("narrow", 10, 8e-9)
     assert (wide["parameters"], wide["gmacs"]) == (25, 20e-9)
     assert narrow["step_ratio"] == 1.0 and wide["step_ratio"] > 0

@@ -11,7 +11,7 @@ from dynavit.cli import compare as command
 
 @pytest.fixture(autouse=True)
 def no_timing(monkeypatch):
-    monkeypatch.setattr("dynavit.bench.cost.training_costs", lambda tasks, batch, baseline: [])
+    monkeypatch.setattr("dynavit.bench.cost.training_costs", lambda contestants, baseline: [])
 
 
 def test_a_grid_its_table_and_its_page(run, tmp_path):

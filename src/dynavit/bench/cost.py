@@ -1,6 +1,8 @@
 """What a setting costs next to the others: time of a training step, arithmetic, parameters."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,21 +17,31 @@ SECONDS = 60.0  # spent on timing, about
 LR = 1e-9  # steps are real and change nothing worth mentioning
 
 
-def training_costs(tasks: Mapping[str, Task], batch: Batch, baseline: str) -> list[dict[str, Any]]:
-    """For each task: parameters, GMACs for one sample, seconds per step, and the ratio to the baseline's, side by side."""
-    steps = {name: _step(task, batch) for name, task in tasks.items()}
+@dataclass(frozen=True)
+class Contestant:
+    """A task and the batch it is trained on; `autocast` makes the context of its precision."""
+
+    task: Task
+    batch: Batch
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+def training_costs(contestants: Mapping[str, Contestant], baseline: str) -> list[dict[str, Any]]:
+    """For each: parameters, GMACs for one sample, seconds per step, and the ratio to the baseline's, side by side."""
+    steps = {name: _step(contestant) for name, contestant in contestants.items()}
     once = time_interleaved(steps, repeats=1, inner=1, warmup=1)
     round_seconds = 2 * sum(timing.median for timing in once.values())
     rounds = min(max(int(SECONDS / round_seconds), 3), ROUNDS)
     timings = time_interleaved(steps, repeats=rounds, inner=1, warmup=1)
     costs = []
-    for name, task in tasks.items():
+    for name, contestant in contestants.items():
+        model = contestant.task.model
         ratio, low, high = timings[name].ratio(timings[baseline])
         costs.append(
             {
                 "name": name,
-                "parameters": sum(parameter.numel() for parameter in task.model.parameters()),
-                "gmacs": count_macs(task.model.eval(), batch.inputs[:1]) / 1e9,
+                "parameters": sum(parameter.numel() for parameter in model.parameters()),
+                "gmacs": count_macs(model.eval(), contestant.batch.inputs[:1]) / 1e9,
                 "step_seconds": timings[name].median,
                 "step_ratio": ratio,
                 "step_ratio_quartiles": [low, high],
@@ -39,14 +51,16 @@ def training_costs(tasks: Mapping[str, Task], batch: Batch, baseline: str) -> li
     return costs
 
 
-def _step(task: Task, batch: Batch) -> Callable[[], None]:
-    task.train()
+def _step(contestant: Contestant) -> Callable[[], None]:
+    task = contestant.task.train()
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=LR)
 
     def step() -> None:
         optimiser.zero_grad()
-        task(batch)["loss"].backward()
+        with contestant.autocast():
+            loss = task(contestant.batch)["loss"]
+        loss.backward()
         optimiser.step()
 
     return step

@@ -52,7 +52,8 @@ class Shown(Watcher):
         self.ended += 1
         if problem is not None:
             self.failed.append(f"{run}: {problem}")
-        outcome = f"{result['split']} top-1 {result['top1']:.2%}" if result and problem is None else f"failed: {problem}"
+        outcome = f"{result['split']} top-1 {result['top1']:.2%}" if result else "done, with nothing to evaluate it on"
+        outcome = outcome if problem is None else f"failed: {problem}"
         self.say(f"[{self.ended}/{self.planned}] {run}: {outcome}")
 
     def note(self, text: str) -> None:

@@ -11,7 +11,7 @@ from .show import print_table
 @positional("run")
 def evaluate(
     run: Path,
-    split: str = "test",
+    split: str | None = None,
     data: str | None = None,
     data_dir: Path | None = None,
     checkpoint: Literal["last", "best"] = "last",
@@ -27,7 +27,7 @@ def evaluate(
 
     Args:
         run: directory of a run.
-        split: test, val or train.
+        split: test, val or train; test where there is one, otherwise val, if not given.
         data: another data set with the same classes; the run's own if not given.
         data_dir: where the data set lies; as in the run if not given.
         checkpoint: the end of the training, or where validation was best.

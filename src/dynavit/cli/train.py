@@ -32,6 +32,8 @@ def train(
     from ..runs import train_run
 
     config = config_of_run
+    if resume and out is None:
+        raise ValueError("say which run to go on with: --resume needs --out")
     out = out or Path("runs") / f"{config.model}-{config.norm or 'own'}-{config.data.replace('/', '_')}-seed{config.seed}"
     summary = train_run(
         config, out, resume=resume, overwrite=overwrite, progress=choose_progress(quiet), command=["dynavit", *sys.argv[1:]]

@@ -135,6 +135,11 @@ def write_checkpoint(path: Path, snapshot: Snapshot) -> None:
     write_json(path / MANIFEST, {"format": FORMAT, "step": snapshot.state["step"], "files": files})
 
 
+def checkpoint_step(path: Path) -> int:
+    """How many steps this checkpoint has behind it."""
+    return int(json.loads((path / MANIFEST).read_text())["step"])
+
+
 def read_checkpoint(path: Path) -> Snapshot:
     """A whole checkpoint, after comparing every file with the manifest. DamagedCheckpointError names what is wrong."""
     files = verify_checkpoint(path)
