@@ -39,8 +39,8 @@ def arrange_splits(
         train, val = cut_validation(splits["train"].labels, config.val_fraction, config.split_seed)
         if len(val) == 0:
             raise ValueError(
-                f"{name}: val_fraction={config.val_fraction} of the training images were to be kept for validation, but no class "
-                "has two; --loading.val_fraction 0 trains without validation"
+                f"{name}: val_fraction={config.val_fraction} of the training images were to be kept for validation, but no "
+                "class has two; --loading.val_fraction 0 trains without validation"
             )
         arranged["train"], arranged["val"] = splits["train"].subset(train), splits["train"].subset(val)
         notes.append(f"validation: {len(val)} of {len(train) + len(val)} training images, split_seed={config.split_seed}")
