@@ -17,7 +17,7 @@ class OptimConfig:
         warmup_epochs: length of the rise; at most half of the training.
         min_lr: where the cosine ends, as a fraction of the learning rate.
         clip: largest norm of the gradient; 0 leaves it as it is.
-        accumulate: micro-batches per step; memory falls, results stay.
+        accumulate: micro-batches per step; memory falls. Results stay, except for norms with batch statistics and mixing.
         layer_decay: factor on the learning rate per layer from the last to the first; 1 treats them alike.
         backbone_lr: factor on the learning rate of everything but the classifier, beside layer_decay; for fine-tuning.
     """
