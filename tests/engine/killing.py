@@ -45,7 +45,10 @@ def training(directory: Path) -> None:
     plan = TrainPlan(epochs=2.5, lr=0.03, ema=EmaConfig(decay=0.9), engine=engine)
     run = RunDirectory.create(directory, resume=directory.exists())
     run.write_config({"lr": 0.03})
-    train(TinyTask(), Watched(), eval_loader(), plan, run, processes=Processes(engine), resume=True)
+    loader, val = Watched(), eval_loader()
+    loader.broken = {(0, 1): "a", (0, 3): "b", (1, 0): "a", (1, 3): "b", (2, 1): "c"}
+    val.broken = {(0, 0): "of validation"}
+    train(TinyTask(), loader, val, plan, run, processes=Processes(engine), resume=True)
 
 
 # ---- Moments

@@ -279,19 +279,21 @@ def test_a_gradient_that_is_not_finite_is_found_too(tmp_path):
 
 
 def test_broken_samples_are_noted_once_and_counted_always(tmp_path):
-    class Broken(TinyLoader):
-        def epoch(self, epoch=0, start=0):
-            for number, batches in enumerate(super().epoch(epoch, start), start):
-                if number == 1:
-                    batches[0].broken.append("a.png cannot be read")
-                yield batches
-
-    progress = Recorder()
-    run, _, _ = run_training(tmp_path, plan(log_every=4), loader=Broken(), progress=progress)
+    loader, val, progress = TinyLoader(), eval_loader(), Recorder()
+    loader.broken = {(0, 1): "a.png cannot be read", (1, 1): "a.png cannot be read", (1, 2): "late.png cannot be read"}
+    val.broken = {(0, 0): "val.png cannot be read"}  # at every evaluation
+    run, _, _ = run_training(tmp_path, plan(log_every=4, ema=0.9), loader=loader, val=val, progress=progress)
     lines = read_log(run.metrics_file)
-    assert [line["broken"] for line in lines if line["kind"] == "train"] == [1, 1]
-    assert [(line["step"], line["text"]) for line in lines if line["kind"] == "note"] == [(2, "a.png cannot be read")]
-    assert progress.notes == ["a.png cannot be read"]
+    assert [line["broken"] for line in lines if line["kind"] == "train"] == [1, 2]
+    assert [line["broken"] for line in lines if line["kind"] == "eval"] == [1, 1, 1, 1]
+    notes = [(2, "a.png cannot be read"), (4, "val.png cannot be read"), (7, "late.png cannot be read")]
+    assert [(line["step"], line["text"]) for line in lines if line["kind"] == "note"] == notes
+    assert progress.notes == [text for _, text in notes]
+
+
+def test_nothing_broken_is_not_counted(tmp_path):
+    run, _, _ = run_training(tmp_path, plan())
+    assert not any("broken" in line for line in read_log(run.metrics_file))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

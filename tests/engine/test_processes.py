@@ -39,7 +39,7 @@ def test_one_process_places_a_task_as_asked():
     task = nn.Linear(2, 2)
     assert alone.place(task) is task and task.weight.dtype == torch.float64
     totals = {"a": torch.ones(2)}
-    assert alone.sum(totals) is totals and alone.any(True) and not alone.any(False)
+    assert alone.sum(totals) is totals and alone.any(True) and not alone.any(False) and alone.join(["a"]) == ["a"]
 
 
 def test_a_device_that_is_not_there_is_named():
@@ -79,7 +79,8 @@ def assert_close_runs(run, reference):
         for key, value in values.items():
             torch.testing.assert_close(one.state["optimiser"][name][key], value, rtol=0, atol=1e-12)
     for a, b in zip(read_log(run / "metrics.jsonl"), read_log(reference / "metrics.jsonl"), strict=True):
-        assert a["kind"] == b["kind"] and a["step"] == b["step"] and a.get("samples") == b.get("samples")
+        for name in ("kind", "step", "samples", "text", "broken"):
+            assert a.get(name) == b.get(name)
         for name in ("loss", "grad_norm", "top1"):
             assert a.get(name, 0.0) == pytest.approx(b.get(name, 0.0), rel=1e-12)
 
@@ -88,6 +89,8 @@ def assert_close_runs(run, reference):
 def test_two_processes_equal_one_and_each_goes_on_for_the_other(tmp_path):
     done = launch(1, tmp_path / "one", "ddp")
     assert done.returncode == 0, done.stderr
+    notes = [line["text"] for line in read_log(tmp_path / "one" / "metrics.jsonl") if line["kind"] == "note"]
+    assert notes == ["a", "of validation", "b"]
     for mode, kind in (("ddp", "Parameter"), ("fsdp", "DTensor")):
         done = launch(2, tmp_path / mode, mode)
         assert done.returncode == 0, done.stderr

@@ -93,6 +93,7 @@ class TinyLoader:
         self.labels = (self.points @ torch.randn(FEATURES, CLASSES, generator=generator)).argmax(-1)
         self.samples, self.steps = samples, -(-samples // batch_size)
         self.batch_size, self.rank, self.world, self.accumulate, self.jitter = batch_size, rank, world, accumulate, jitter
+        self.broken: dict[tuple[int, int], str] = {}  # (epoch, step): message of the last process
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[list[Batch]]:
         generator = torch.Generator().manual_seed(100 + epoch)
@@ -101,10 +102,13 @@ class TinyLoader:
         for step in range(start, self.steps):
             whole = order[step * self.batch_size : (step + 1) * self.batch_size]
             parts = whole.tensor_split(self.world * self.accumulate)[self.rank * self.accumulate :][: self.accumulate]
-            yield [
+            batches = [
                 Batch(points[part], self.labels[part], part, count, len(whole))
                 for part, count in ((part if len(part) else whole[:1], len(part)) for part in parts)
             ]
+            if (epoch, step) in self.broken and self.rank == self.world - 1:
+                batches[0].broken.append(self.broken[epoch, step])
+            yield batches
 
 
 def eval_loader(**options: int) -> TinyLoader:

@@ -17,22 +17,25 @@ def evaluate(
     note: Callable[[str], None] | None = None,
     evaluator: Evaluator | None = None,
 ) -> dict[str, Any]:
-    """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. `note` hears of unreadable samples.
+    """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. Samples that could not be read are
+    counted as "broken", if there are any, and in the main process `note` hears of those of all processes.
 
     Give an `evaluator` to ask it for more than its results afterwards.
     """
     modes = [(module, module.training) for module in task.modules()]
     task.eval()
     try:
-        evaluator = evaluator or task.evaluator()
+        evaluator, broken = evaluator or task.evaluator(), []
         for batches in loader.epoch():
             for batch in batches:
                 with processes.autocast():
                     evaluator.update(batch.to(processes.device, processes.dtype))
-                for message in batch.broken if note is not None else ():
-                    note(message)  # type: ignore[misc]
+                broken += batch.broken
         evaluator.set_totals(processes.sum(evaluator.totals()))
-        return dict(evaluator.results())
+        broken = processes.join(broken)
+        for message in broken if note is not None and processes.is_main else ():
+            note(message)  # type: ignore[misc]
+        return dict(evaluator.results()) | ({"broken": len(broken)} if broken else {})
     finally:
         for module, training in modes:
             module.training = training

@@ -16,7 +16,7 @@ from .config import TrainPlan
 from .contract import Loader, Task
 from .evaluate import evaluate
 from .interrupt import Interrupt
-from .log import Log, module_scalars
+from .log import Log, module_scalars, read_log
 from .processes import Processes, whole_parameters
 from .progress import Silent
 from .run_dir import RunDirectory
@@ -70,6 +70,9 @@ def train(
     if resume:
         trainer.resume(checkpoints, progress.note)
     log = Log(run, trainer.step, trainer.log_size, engine.tensorboard) if processes.is_main else None
+    # Each note is written once in a run. The log, cut back to the checkpoint, knows which ones were.
+    told = {line["text"] for line in read_log(run.metrics_file) if line["kind"] == "note"} if log is not None else set()
+    broken: list[str] = []  # messages of this process that are still to be told
 
     def record(kind: str, **values: Any) -> None:
         line = {"kind": kind, "step": trainer.step, "epoch": trainer.step / train.steps, **values}
@@ -81,7 +84,14 @@ def train(
             progress.logged(line)
 
     def note(text: str) -> None:
-        record("note", text=text)
+        if text not in told:
+            told.add(text)
+            record("note", text=text)
+
+    def tell_broken() -> None:
+        for message in processes.join(broken):
+            note(message)
+        broken.clear()
 
     compiled = Compiled(task.model, engine.compile, note)
 
@@ -93,6 +103,7 @@ def train(
             trainer.keep_best(results[task.main_metric], weights)
 
     def save() -> None:
+        tell_broken()  # they are not part of a checkpoint
         snapshot = trainer.snapshot(log.force_to_disk() if log is not None else 0)
         if processes.is_main:
             checkpoints.save(snapshot)
@@ -109,12 +120,13 @@ def train(
                 trainer.update(batches, compiled)
                 done, epoch_ends = trainer.step, trainer.step % train.steps == 0
                 progress.step(done)
-                if done <= train.steps:  # each sample comes by in the first epoch, and is complained of once
-                    for message in (message for batch in batches for message in batch.broken):
-                        note(message)
+                broken += (message for batch in batches for message in batch.broken)
 
                 # ---- What is known after this step
-                if log_due := done % engine.log_every == 0 or done == total:
+                log_due = done % engine.log_every == 0 or done == total
+                if processes.world == 1 or log_due:
+                    tell_broken()
+                if log_due:
                     record("train", **trainer.take_window())
                 if done == total or (done % engine.scalars_every == 0 if engine.scalars_every else epoch_ends):
                     with whole_parameters(task.model):

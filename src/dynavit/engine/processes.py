@@ -102,6 +102,14 @@ class Processes:
         """Whether it is so in any process."""
         return here if self.world == 1 else bool(self.sum({"here": torch.tensor(float(here))})["here"] > 0)
 
+    def join(self, texts: list[str]) -> list[str]:
+        """The texts of all processes, in order of rank."""
+        if self.world == 1:
+            return texts
+        lists: list[list[str]] = [[] for _ in range(self.world)]
+        dist.all_gather_object(lists, texts)
+        return [text for own in lists for text in own]
+
     def barrier(self) -> None:
         if self.world > 1:
             dist.barrier()
