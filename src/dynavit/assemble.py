@@ -1,6 +1,7 @@
 """Configuration -> objects: what a run is made of."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,3 +49,11 @@ def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, A
         if grid < SMALL_GRID // 2:
             size["patch_size"] = max(min(image_size) // SMALL_GRID, 1)
     return size
+
+
+def prepared_as(data: DataSet, preprocess: Mapping[str, Any], run: object) -> DataSet:
+    """The data set with images as the model of a run knows them, whatever size and colours it has of its own."""
+    if data.channels != len(preprocess["mean"]):
+        raise ValueError(f"{data.name} has {data.channels} channels, the model of {run} takes {len(preprocess['mean'])}")
+    known: dict[str, Any] = {name: tuple(preprocess[name]) for name in ("image_size", "mean", "std")}
+    return replace(data, **known)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .assemble import prepared_as
 from .bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from .common.files import write_json, write_text
 from .config import TrainConfig, from_plain
@@ -25,7 +26,7 @@ from .engine.config import EngineConfig
 from .engine.processes import Processes
 from .engine.progress import Silent
 from .engine.run_dir import RunDirectory
-from .model_files import load
+from .model_files import ModelCard, load
 from .models.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
 from .models.cascade import Cascade
 from .models.exit_policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
@@ -215,6 +216,7 @@ class Subject:
                     f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}: "
                     "find thresholds on one (--split), judge them on another (--judge)"
                 )
+        data = prepared_as(data, ModelCard.read(run).preprocess, run)
         processes = Processes(EngineConfig(device=device, threads=config.engine.threads))
         return cls(cascade.to(processes.device, processes.dtype), data, config.loading, processes)
 

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .assemble import build_model
+from .assemble import build_model, prepared_as
 from .calibrate import POLICY, read_policy
 from .config import TrainConfig, from_plain, to_plain
 from .data.config import DataConfig
@@ -160,12 +159,9 @@ def evaluate_run(
     if len(data.classes) != len(card.classes):
         raise ValueError(f"{data.name} has {len(data.classes)} classes, the model of {run} tells {len(card.classes)} apart")
     split = split or final_split(data)
-    if data.channels != len(card.preprocess["mean"]):
-        raise ValueError(f"{data.name} has {data.channels} channels, the model of {run} takes {len(card.preprocess['mean'])}")
     if data.classes != card.classes:
         progress.note(f"classes have other names than in training: {data.classes[:3]}... instead of {card.classes[:3]}...")
-    known: dict[str, Any] = {name: tuple(card.preprocess[name]) for name in ("image_size", "mean", "std")}
-    data = replace(data, **known)  # as the model knows images, whatever the data set's own colours are
+    data = prepared_as(data, card.preprocess, run)
     engine = config.engine
     engine.device = device
     processes = Processes(engine)
