@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .norms import Norm as Norm
     from .norms import create_norm as create_norm
     from .norms import list_norms as list_norms
+    from .norms import recalibrate as recalibrate
     from .runs import evaluate_run as evaluate_run
     from .runs import train_run as train_run
 
@@ -42,6 +43,7 @@ _HOMES = {
     "load": ".model_files",
     "load_released": ".model_files",
     "plan_swap": ".convert",
+    "recalibrate": ".norms",
     "swap_norms": ".convert",
     "train_run": ".runs",
 }
@@ -60,6 +62,7 @@ __all__ = [
     "load",
     "load_released",
     "plan_swap",
+    "recalibrate",
     "swap_norms",
     "train_run",
 ]

@@ -45,6 +45,8 @@ class Trainer:
         self.ema = Ema(task.model, plan.ema) if plan.ema.decay else None
         self.set_progress = list(optional_methods(task.model, "set_progress").values())
         self.commit_statistics = list(optional_methods(task.model, "commit_statistics").values())
+        for defer_statistics in optional_methods(task.model, "defer_statistics").values():
+            defer_statistics()  # statistics move once per step, whatever the number of micro-batches
         self.step = 0
         self.best: dict[str, Any] | None = None
         self.window: dict[str, Tensor] = {}

@@ -211,10 +211,10 @@ def dvt_deit_small(**kwargs: Any) -> Cascade:
 
 @register_model
 def dvt_vit_micro(**kwargs: Any) -> Cascade:
-    """A cascade for small photographs: 4x4 and 8x8 overlapping patches of 32-pixel images, 4 blocks of 96 channels."""
-    small = {"img_size": 32, "num_classes": 10, "embed_dim": 96, "depth": 4, "heads": 4, "mlp_ratio": 4.0}
-    reuse = {"feature_hidden": 48, "feature_width": 24, "positions": "learned"}
-    return Cascade(**{**small, **reuse, "splits": (((12, 8, 2),), ((6, 4, 1),)), **kwargs})
+    """A cascade for small photographs: 6x6 and 11x11 overlapping patches of 32-pixel images, 4 blocks of 64 channels."""
+    small = {"img_size": 32, "num_classes": 10, "embed_dim": 64, "depth": 4, "heads": 4, "mlp_ratio": 4.0}
+    reuse = {"feature_hidden": 32, "feature_width": 16, "positions": "learned"}
+    return Cascade(**{**small, **reuse, "splits": (((7, 5, 0),), ((4, 3, 1),)), **kwargs})
 
 
 @register_model

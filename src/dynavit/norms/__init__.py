@@ -11,6 +11,7 @@ from .gn import GroupNorm
 from .in_ import InstanceNorm
 from .ln import LayerNorm
 from .power import PowerNorm
+from .recalibrate import recalibrate
 from .rms import RMSNorm
 from .scale import ScaleNorm
 from .sn import SwitchableNorm
@@ -48,4 +49,5 @@ __all__ = [
     "SwitchableNorm",
     "create_norm",
     "list_norms",
+    "recalibrate",
 ]

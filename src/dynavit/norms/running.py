@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contract import Norm, statistics_dtype
 from .distributed import sum_over_processes
 from .moments import moments, unbiased
+from .smoothed import SmoothedNorm
 
 
-class RunningMomentsNorm(Norm):
+class RunningMomentsNorm(SmoothedNorm):
     """A norm that uses the batch's moments per channel in training and their running averages at evaluation.
 
     running <- (1 - momentum) * running + momentum * batch, the variance unbiased. The moments are those of the real tokens of
@@ -21,14 +21,12 @@ class RunningMomentsNorm(Norm):
     running_var: Tensor
 
     def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
-        super().__init__(dim, **shared)
+        super().__init__(dim, rows=2, **shared)
         if not 0.0 <= momentum <= 1.0:
             raise ValueError(f"{type(self).__name__}: momentum is the weight of the new batch, between 0 and 1; got {momentum}")
         self.momentum = momentum
-        # In half precision a running average stops moving once its steps are below one rounding unit.
-        dtype = statistics_dtype(shared.get("dtype") or torch.get_default_dtype())
-        self.register_buffer("running_mean", torch.empty(dim, device=shared.get("device"), dtype=dtype))
-        self.register_buffer("running_var", torch.empty(dim, device=shared.get("device"), dtype=dtype))
+        self.register_buffer("running_mean", torch.empty(dim, **self.state_options))
+        self.register_buffer("running_var", torch.empty(dim, **self.state_options))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -41,15 +39,27 @@ class RunningMomentsNorm(Norm):
             return self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
         mean, var, count = moments(x, (0, 1), None if mask is None else mask[..., None], reduce=sum_over_processes)
         mean, var, count = mean.flatten(), var.flatten(), count.flatten()
-        with torch.no_grad():
-            momentum = torch.full_like(count, self.momentum)
-            _move(self.running_mean, mean, torch.where(count > 0, momentum, 0.0))
-            _move(self.running_var, unbiased(var, count), torch.where(count > 1, momentum, 0.0))
+        self.collect(torch.stack([mean, var]).detach(), count.expand(2)[:, None])
         return mean, var
+
+    def merge(self, old: Tensor, old_weight: Tensor, new: Tensor, new_weight: Tensor) -> Tensor:
+        """Moments of two sets of values together: the variance within the sets, and that between their means."""
+        share = new_weight[:1] / (old_weight[:1] + new_weight[:1]).clamp(min=1)
+        both = old + (new - old) * share
+        between = (1 - share) * share * (new[:1] - old[:1]).square()
+        return torch.cat([both[:1], both[1:] + between])
+
+    def move(self, statistics: Tensor, weight: Tensor) -> None:
+        self._towards(statistics, weight, self.momentum)
+
+    def adopt(self, statistics: Tensor, weight: Tensor) -> None:
+        self._towards(statistics, weight, 1.0)
+
+    def _towards(self, statistics: Tensor, weight: Tensor, momentum: float) -> None:
+        (mean, var), count = statistics, weight[0]
+        share = torch.full_like(count, momentum)
+        self.running_mean.lerp_(mean, torch.where(count > 0, share, 0.0))
+        self.running_var.lerp_(unbiased(var, count), torch.where(count > 1, share, 0.0))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, momentum={self.momentum:g}"
-
-
-def _move(running: Tensor, new: Tensor, weight: Tensor) -> None:
-    running.copy_(torch.lerp(running.to(new.dtype), new, weight))

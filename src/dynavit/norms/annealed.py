@@ -1,0 +1,60 @@
+"""A norm that begins as LayerNorm and ends as one that folds away.
+
+    y = blend * LN(x) + (1 - blend) * N(x),    blend: 1 for a while, then linearly down to 0, then 0 to the end
+
+LayerNorm bounds every token while N learns its statistics on a healthy network. The training loop tells how far it is through
+`set_progress`; a loop that never does keeps blend at 1.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .smoothed import SmoothedNorm
+
+Evaluation = Literal["blend", "final"]
+
+
+class AnnealedNorm(SmoothedNorm):
+    """Base of annealed norms. A subclass mixes by `blend` () and has a LayerNorm of its own.
+
+    Args:
+        warmup: share of the training run with LayerNorm alone.
+        anneal: share of the run over which `blend` falls to 0 after that.
+        evaluate: at evaluation what is being trained ("blend"), or N alone as it will be in the end ("final").
+    """
+
+    blend: Tensor
+
+    def __init__(
+        self, dim: int, *, rows: int, warmup: float, anneal: float, evaluate: Evaluation = "blend", **shared: Any
+    ) -> None:
+        super().__init__(dim, rows=rows, **shared)
+        if warmup < 0 or anneal < 0 or warmup + anneal > 1:
+            raise ValueError(
+                f"{type(self).__name__}: warmup and anneal are shares of the training run, together at most 1; "
+                f"got {warmup} and {anneal}"
+            )
+        if evaluate not in ("blend", "final"):
+            raise ValueError(f"{type(self).__name__}: evaluate is 'blend' or 'final'; got {evaluate!r}")
+        self.warmup, self.anneal, self.evaluate = warmup, anneal, evaluate
+        self.register_buffer("blend", torch.ones((), **self.state_options))
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.blend.fill_(1.0)
+
+    def set_progress(self, step: int, total: int) -> None:
+        """Before step number `step`, from 0, of `total`."""
+        start, length = self.warmup * total, self.anneal * total
+        passed = (step - start) / length if length > 0 else float(step >= start)
+        self.blend.fill_(1.0 - min(1.0, max(0.0, passed)))
+
+    def check_annealed(self) -> None:
+        """Before folding: the host looks at `blend`."""
+        if float(self.blend) > 0:
+            raise RuntimeError(
+                f"{type(self).__name__} is still {float(self.blend):.0%} LayerNorm and no affine map: train on until "
+                "annealing has ended, or set_progress(1, 1) if the rest may be dropped"
+            )
