@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .config import TrainConfig as TrainConfig
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
+    from .deploy.folding import fold as fold
     from .model_files import load as load
     from .model_files import load_released as load_released
     from .models import create_model as create_model
@@ -37,6 +38,7 @@ _HOMES = {
     "create_model": ".models",
     "create_norm": ".norms",
     "evaluate_run": ".runs",
+    "fold": ".deploy.folding",
     "import_released": ".models",
     "list_models": ".models",
     "list_norms": ".norms",
@@ -56,6 +58,7 @@ __all__ = [
     "create_model",
     "create_norm",
     "evaluate_run",
+    "fold",
     "import_released",
     "list_models",
     "list_norms",

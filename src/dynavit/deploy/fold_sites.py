@@ -1,0 +1,121 @@
+"""What in a model is a constant affine map per channel, y = scale * x + shift, and what is left when the map is taken away.
+
+A norm that is such a map at evaluation says so by `affine_map()`; batch norms of torch and timm are such maps too. Of a norm
+that looks at its tokens (LayerNorm, RMS, DTN, ...) only the weight and bias at its end are.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..convert.site_hook import SiteHook
+from ..norms import Norm
+from ..norms.contract import Grid
+
+TOKEN_NORMS = (Norm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+
+
+class Folded(nn.Module):
+    """Stands where a norm was folded away, and returns its input."""
+
+    def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            raise ValueError("this model was folded, which is exact only for tokens without a mask: use the unfolded model")
+        return x
+
+
+@dataclass
+class Site:
+    """One norm of a model."""
+
+    paths: tuple[str, ...]  # more than one if the module is shared
+    norm: nn.Module
+    axis: int = -1  # of channels, in its input and output
+    scale: Tensor | None = None  # (c) in float64; None: nothing of it is constant
+    shift: Tensor | None = None
+    whole: bool = False  # nothing but the map
+    trouble: str = ""  # why the map cannot be moved, whatever stands around it
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
+    def rest(self) -> nn.Module:
+        """What stands in its place without the map; a norm that has more to it is changed in place, so that hooks stay."""
+        if not self.whole:
+            return without_affine(self.norm)
+        after = activations(self.norm)
+        return (nn.Sequential(*after) if after else Folded()).eval()
+
+
+def without_affine(norm: nn.Module) -> nn.Module:
+    """The same module, its weight and bias gone."""
+    norm.register_parameter("weight", None)
+    norm.register_parameter("bias", None)
+    if isinstance(norm, Norm):
+        norm.affine = False
+    return norm
+
+
+def activations(norm: nn.Module) -> list[nn.Module]:
+    """What follows the map inside a norm: some of timm's hold an activation, an nn.Identity if they have none."""
+    parts = [part for name in ("drop", "act") for part in (getattr(norm, name, None),)]
+    return [part for part in parts if isinstance(part, nn.Module) and not isinstance(part, nn.Identity)]
+
+
+def find_sites(model: nn.Module) -> list[Site]:
+    """Every norm, in the order of the model's modules. Raises for one that is not ready to be folded."""
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths.setdefault(module, []).append(path)
+    found = [_read(module, tuple(where)) for module, where in paths.items()]
+    return [site for site in found if site is not None]
+
+
+@torch.no_grad()
+def _read(norm: nn.Module, paths: tuple[str, ...]) -> Site | None:
+    site = Site(paths, norm)
+    if hasattr(norm, "affine_map"):
+        exact: Any = copy.deepcopy(norm).double()
+        try:
+            scale, shift = exact.affine_map()
+        except RuntimeError as error:
+            raise ValueError(f"{site.path} cannot be folded yet: {error}") from error
+        site.scale, site.shift, site.whole = scale, shift, True
+    elif isinstance(norm, _BatchNorm):
+        site.axis, site.whole = 1, True
+        if norm.running_mean is None or norm.running_var is None:
+            site.trouble = "it keeps no running statistics"
+            return site
+        var, mean = norm.running_var.double(), norm.running_mean.double()
+        site.scale = (var + norm.eps).rsqrt() * _or(norm.weight, 1.0)
+        site.shift = _or(norm.bias, 0.0) - mean * site.scale
+    elif isinstance(norm, TOKEN_NORMS):
+        site.axis = 1 if isinstance(norm, nn.GroupNorm) or type(norm).__name__.endswith("2d") else -1
+        if isinstance(norm, nn.LayerNorm | nn.RMSNorm) and len(norm.normalized_shape) > 1:
+            site.trouble = "it normalises over several axes"
+        weight, bias = norm.weight, getattr(norm, "bias", None)
+        if weight is None and bias is None:
+            return site
+        channels = norm.dim if isinstance(norm, Norm) else (weight if weight is not None else bias).numel()  # type: ignore[union-attr]
+        site.scale = (torch.ones(1) if weight is None else weight).expand(channels)
+        site.shift = (torch.zeros(1) if bias is None else bias).expand(channels)
+    else:
+        return None
+    if site.scale is not None and site.shift is not None:
+        site.scale, site.shift = site.scale.detach().double().clone(), site.shift.detach().double().clone()
+    if any(not isinstance(getattr(hook, "__self__", None), SiteHook) for hook in _hooks(norm)):
+        site.trouble = "somebody has hooked onto it"
+    return site
+
+
+def _hooks(module: nn.Module) -> list[object]:
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+
+
+def _or(parameter: Tensor | None, value: float) -> Tensor | float:
+    return value if parameter is None else parameter.double()
