@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from dynavit.norms import Norm, create_norm, list_norms
+from dynavit.norms.annealed import AnnealedNorm
 
 DIM, HEADS, SIDE = 32, 4, 4
 TOKENS = SIDE * SIDE
@@ -21,6 +22,9 @@ all_norms = pytest.mark.parametrize("name", list_norms())
 def make(name: str, dim: int = DIM, **options) -> Norm:
     """A norm whose parameters are not at their start, where a gain of 1 or a bias of 0 could hide a mistake."""
     norm = create_norm(name, dim, heads=HEADS, **options)
+    if isinstance(norm, AnnealedNorm):
+        norm.set_progress(1, 2)  # while it is LayerNorm alone, the rest of it shows nowhere
+        assert 0.1 < norm.blend < 0.9
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in norm.parameters():

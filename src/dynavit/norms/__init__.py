@@ -11,7 +11,9 @@ from .gn import GroupNorm
 from .in_ import InstanceNorm
 from .ln import LayerNorm
 from .power import PowerNorm
+from .prepbn import PRepBN
 from .recalibrate import recalibrate
+from .repbn import RepBN
 from .rms import RMSNorm
 from .scale import ScaleNorm
 from .sn import SwitchableNorm
@@ -30,6 +32,8 @@ _NORMS.update(
         "dtn_released": ReleasedDynamicTokenNorm,
         "dyt": DyT,
         "derf": Derf,
+        "repbn": RepBN,
+        "prepbn": PRepBN,
     }
 )
 
@@ -42,9 +46,11 @@ __all__ = [
     "InstanceNorm",
     "LayerNorm",
     "Norm",
+    "PRepBN",
     "PowerNorm",
     "RMSNorm",
     "ReleasedDynamicTokenNorm",
+    "RepBN",
     "ScaleNorm",
     "SwitchableNorm",
     "create_norm",

@@ -14,10 +14,14 @@ from torch import Tensor
 from .smoothed import SmoothedNorm
 
 Evaluation = Literal["blend", "final"]
+PARTS = 2**30
 
 
 class AnnealedNorm(SmoothedNorm):
     """Base of annealed norms. A subclass mixes by `blend` () and has a LayerNorm of its own.
+
+    The state holds `blend_parts`, a whole number of parts of 2^-30: averages of weights copy whole numbers, where an average of
+    `blend` itself would never come down to 0, and conversions to half precision leave them alone.
 
     Args:
         warmup: share of the training run with LayerNorm alone.
@@ -25,12 +29,10 @@ class AnnealedNorm(SmoothedNorm):
         evaluate: at evaluation what is being trained ("blend"), or N alone as it will be in the end ("final").
     """
 
-    blend: Tensor
+    blend_parts: Tensor
 
-    def __init__(
-        self, dim: int, *, rows: int, warmup: float, anneal: float, evaluate: Evaluation = "blend", **shared: Any
-    ) -> None:
-        super().__init__(dim, rows=rows, **shared)
+    def __init__(self, dim: int, *, warmup: float, anneal: float, evaluate: Evaluation = "blend", **shared: Any) -> None:
+        super().__init__(dim, **shared)
         if warmup < 0 or anneal < 0 or warmup + anneal > 1:
             raise ValueError(
                 f"{type(self).__name__}: warmup and anneal are shares of the training run, together at most 1; "
@@ -39,20 +41,29 @@ class AnnealedNorm(SmoothedNorm):
         if evaluate not in ("blend", "final"):
             raise ValueError(f"{type(self).__name__}: evaluate is 'blend' or 'final'; got {evaluate!r}")
         self.warmup, self.anneal, self.evaluate = warmup, anneal, evaluate
-        self.register_buffer("blend", torch.ones((), **self.state_options))
+        self.register_buffer("blend_parts", torch.empty((), device=shared.get("device"), dtype=torch.int64))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        self.blend.fill_(1.0)
+        self.blend_parts.fill_(PARTS)
+
+    @property
+    def blend(self) -> Tensor:
+        """LayerNorm's share, ()."""
+        return self.blend_parts.to(self.pending.dtype) / PARTS
+
+    def mix(self, layer_norm: Tensor, own: Tensor) -> Tensor:
+        """blend * LN(x) + (1 - blend) * N(x), exactly one of them where blend is 1 or 0."""
+        return torch.lerp(own, layer_norm, self.blend.to(own.dtype))
 
     def set_progress(self, step: int, total: int) -> None:
         """Before step number `step`, from 0, of `total`."""
         start, length = self.warmup * total, self.anneal * total
         passed = (step - start) / length if length > 0 else float(step >= start)
-        self.blend.fill_(1.0 - min(1.0, max(0.0, passed)))
+        self.blend_parts.fill_(round(PARTS * (1.0 - min(1.0, max(0.0, passed)))))
 
     def check_annealed(self) -> None:
-        """Before folding: the host looks at `blend`."""
+        """Before folding: refuse while `blend` is above 0."""
         if float(self.blend) > 0:
             raise RuntimeError(
                 f"{type(self).__name__} is still {float(self.blend):.0%} LayerNorm and no affine map: train on until "

@@ -2,14 +2,10 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from .contract import Grid
-from .running import RunningMomentsNorm
+from .running import AffineAtEvaluation
 
 
-class BatchNorm(RunningMomentsNorm):
+class BatchNorm(AffineAtEvaluation):
     r"""Each channel by the moments of all tokens of all samples; at evaluation by running moments, a fixed affine map.
 
     $$ y_{btc} = \gamma_c \frac{x_{btc} - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + \beta_c, \qquad
@@ -25,17 +21,3 @@ class BatchNorm(RunningMomentsNorm):
     def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
         super().__init__(dim, momentum=momentum, **shared)
         self.reset_parameters()
-
-    def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
-        mean, var = self.batch_moments(x, mask)
-        return (x - mean) * torch.rsqrt(var + self.eps)
-
-    def affine_map(self) -> tuple[Tensor, Tensor]:
-        """(scale, shift), both (c), such that this layer at evaluation is x -> scale * x + shift."""
-        if self.training:
-            raise RuntimeError("BatchNorm is an affine map only at evaluation: call .eval() first")
-        scale = torch.rsqrt(self.running_var + self.eps)
-        shift = -self.running_mean * scale
-        if self.weight is not None and self.bias is not None:
-            scale, shift = scale * self.weight, shift * self.weight + self.bias
-        return scale, shift

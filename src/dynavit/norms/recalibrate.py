@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .smoothed import SmoothedNorm
+
 
 @torch.no_grad()
 def recalibrate(
     model: nn.Module, loader: Iterable[Any], batches: int | None = 200, call: Callable[[nn.Module, Any], Any] | None = None
 ) -> nn.Module:
-    """Replace the smoothed statistics of a model's norms by exact ones over up to `batches` batches; returns the model, in eval.
+    """Replace the smoothed statistics of a model's norms by exact ones over at most `batches` batches; the model, in eval, is
+    returned.
 
     While it looks, norms use the statistics of each batch, as in training, and everything else works as at evaluation.
 
@@ -20,7 +23,7 @@ def recalibrate(
         loader: batches of images, or tuples and lists that begin with them.
         call: `call(model, batch)` runs the model on a batch of another kind.
     """
-    norms = [module for module in model.modules() if hasattr(module, "begin_recalibration")]
+    norms = [module for module in model.modules() if isinstance(module, SmoothedNorm)]
     if not norms:
         raise ValueError("recalibrate: this model has no norm with smoothed statistics, so there is nothing to recompute")
     model.eval()

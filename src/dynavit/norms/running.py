@@ -1,10 +1,11 @@
-"""Batch moments with a memory: what `bn` and `sn` share."""
+"""Batch moments with a memory: what `bn`, `sn`, `repbn` and `prepbn` share."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .contract import Grid, statistics_dtype
 from .distributed import sum_over_processes
 from .moments import moments, unbiased
 from .smoothed import SmoothedNorm
@@ -63,3 +64,31 @@ class RunningMomentsNorm(SmoothedNorm):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, momentum={self.momentum:g}"
+
+
+class AffineAtEvaluation(RunningMomentsNorm):
+    """Subtracts the mean and divides by the deviation of each channel; at evaluation one affine map, and computed as one."""
+
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        if self.training:
+            return super().transform(x, grid, mask)
+        scale, shift = self.running_map()
+        return x * scale.to(x.dtype) + shift.to(x.dtype)
+
+    def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        mean, var = self.batch_moments(x, mask)
+        return (x - mean) * torch.rsqrt(var + self.eps)
+
+    def running_map(self) -> tuple[Tensor, Tensor]:
+        """(scale, shift), both (c): the running moments and the affine parameters as one map."""
+        scale = torch.rsqrt(self.running_var.to(statistics_dtype(self.running_var.dtype)) + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight
+        shift = -self.running_mean * scale
+        return scale, shift if self.bias is None else shift + self.bias
+
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """(scale, shift), both (c), such that this layer at evaluation is x -> scale * x + shift."""
+        if self.training:
+            raise RuntimeError(f"{type(self).__name__} is an affine map only at evaluation: call .eval() first")
+        return self.running_map()

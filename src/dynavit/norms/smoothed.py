@@ -6,7 +6,7 @@ backward pass. Statistics must move once per step all the same:
     plain loop                  every forward call in training is a step and moves them at once
     defer_statistics()          forward calls only collect; `commit_statistics()`, after the optimiser's step, moves them once
     recomputed forward call     collects nothing
-    begin/end_recalibration()   forward calls collect over a whole data set, whose exact statistics then replace the smoothed ones
+    begin/end_recalibration()   forward calls collect over a whole data set; its exact statistics then replace the smoothed ones
 """
 
 from typing import Any
