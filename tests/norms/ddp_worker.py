@@ -10,9 +10,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dynavit.norms import create_norm
+from dynavit.norms import create_norm, list_norms
+from dynavit.norms.annealed import AnnealedNorm
+from dynavit.norms.factory import norm_class_of
+from dynavit.norms.smoothed import SmoothedNorm
 
-NAMES = ("bn", "sn", "power")
+NAMES = [name for name in list_norms() if issubclass(norm_class_of(name), SmoothedNorm)]
+# So that a few steps show more than a beginning.
+OPTIONS = {"power": {"warmup": 2}, "un": {"warmup": 2, "window": 2}}
 DIM, STEPS = 8, 3
 SHARES = ([0, 1, 2], [3, 4])  # whose sample: the processes hold unequal numbers of samples, and of tokens
 
@@ -22,9 +27,11 @@ class Branches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        options = {"power": {"warmup": 2}}
         self.before = nn.ModuleDict({name: nn.Linear(DIM, DIM) for name in NAMES})
-        self.norms = nn.ModuleDict({name: create_norm(name, DIM, heads=2, **options.get(name, {})) for name in NAMES})
+        self.norms = nn.ModuleDict({name: create_norm(name, DIM, heads=2, **OPTIONS.get(name, {})) for name in NAMES})
+        for norm in self.norms.values():
+            if isinstance(norm, AnnealedNorm):
+                norm.set_progress(1, 2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return torch.stack([self.norms[name](self.before[name](x), mask=mask) for name in NAMES])
@@ -48,11 +55,10 @@ def train(share: list[int], parallel: bool) -> dict[str, Tensor]:
         x, mask, cotangent = joint_batch(step)
         call.zero_grad()
         y = call(x[share], mask[share])
-        y.backward(cotangent[:, share])
+        # The loss is a sum over all samples, and DDP averages over processes, as in the trainer.
+        y.backward(cotangent[:, share] * (dist.get_world_size() if parallel else 1))
         found[f"{step}/y"] = y.detach()
-        # DDP averages over processes; the loss here is a sum over samples.
-        processes = dist.get_world_size() if parallel else 1
-        found |= {f"{step}/grad/{key}": p.grad.clone() * processes for key, p in model.named_parameters()}
+        found |= {f"{step}/grad/{key}": p.grad.clone() for key, p in model.named_parameters()}
         found |= {f"{step}/buffer/{key}": b.clone() for key, b in model.named_buffers()}
     found["eval"] = model.eval()(x[share], mask[share]).detach()
     return found

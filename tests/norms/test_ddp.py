@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from norms.ddp_worker import NAMES
+
 WORKER = Path(__file__).with_name("ddp_worker.py")
 
 
@@ -49,7 +51,7 @@ def part(values: dict[str, torch.Tensor], kind: str, norm: str) -> dict[str, tor
 
 
 @pytest.mark.parametrize("kind", ["buffer", "grad"])
-@pytest.mark.parametrize("norm", ["bn", "sn", "power"])
+@pytest.mark.parametrize("norm", NAMES)
 def test_statistics_and_gradients_are_those_of_the_joint_batch(found, norm, kind):
     for rank in (0, 1):
         close(part(found[rank], kind, norm), part(found[-1], kind, norm))

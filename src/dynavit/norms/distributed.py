@@ -16,15 +16,26 @@ def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:
 
     All tensors share a dtype. A loss of any process that depends on the sum sends its gradient to the addends of all.
     """
-    if not _several_processes():
+    if process_count() == 1:
         return tensors
     packed = _AllReduceSum.apply(torch.cat([tensor.reshape(-1) for tensor in tensors]))
     parts = packed.split([tensor.numel() for tensor in tensors])
     return tuple(part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True))
 
 
-def _several_processes() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+@torch.no_grad()
+def max_over_processes(tensor: Tensor) -> Tensor:
+    """The largest values over the processes of the default group, without gradients; the tensor itself if alone."""
+    if process_count() == 1:
+        return tensor
+    largest = tensor.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return largest
+
+
+def process_count() -> int:
+    """How many processes share the batch."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 class _AllReduceSum(torch.autograd.Function):

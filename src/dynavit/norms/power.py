@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .contract import Grid, Norm, statistics_dtype
-from .distributed import sum_over_processes
+from .contract import Grid
+from .distributed import process_count, sum_over_processes
 from .moments import second_moment
+from .smoothed import SmoothedNorm, is_recomputation
 
 
-class PowerNorm(Norm):
+class PowerNorm(SmoothedNorm):
     r"""Each channel by a quadratic mean that moves with training, in both directions; nothing is subtracted.
 
     $$ u = x^h / \sqrt{\overline{(x^h)^2} + \epsilon} \;\text{ per token and head,}\qquad
@@ -28,8 +29,8 @@ class PowerNorm(Norm):
     the running one and every gradient is the derivative.
 
     Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$ (c); buffers `running_phi` (running
-    $\psi$) and `ema_gz` ($\nu$) (c), `iters` (k). Every forward call in training is a step. Padding enters no statistic;
-    several processes share both. $\nu$ has the scale of the loss each process differentiates, like any gradient.
+    $\psi$) and `ema_gz` ($\nu$) (c), `iters` (k). Padding enters no statistic; several processes share both. Where statistics
+    are deferred, each of a step's calls is treated as the batch of that step, and all of them together move the state once.
 
     Args:
         backward: the paper authors' code ("original"), or the variant released with DTN (arXiv 2112.02624).
@@ -52,15 +53,18 @@ class PowerNorm(Norm):
         alpha_bwd: float = 0.9,
         **shared: Any,
     ) -> None:
-        super().__init__(dim, **shared)
+        super().__init__(dim, rows=1, **shared)
         if backward not in ("original", "dtn"):
             raise ValueError(f"PowerNorm: backward is 'original' or 'dtn'; got {backward!r}")
         self.backward_rule, self.warmup, self.alpha_fwd, self.alpha_bwd = backward, warmup, alpha_fwd, alpha_bwd
-        device = shared.get("device")
-        dtype = statistics_dtype(shared.get("dtype") or torch.get_default_dtype())
-        self.register_buffer("running_phi", torch.empty(dim, device=device, dtype=dtype))
-        self.register_buffer("ema_gz", torch.empty(dim, device=device, dtype=dtype))
-        self.register_buffer("iters", torch.empty((), device=device, dtype=torch.int64))
+        self.register_buffer("running_phi", torch.empty(dim, **self.state_options))
+        self.register_buffer("ema_gz", torch.empty(dim, **self.state_options))
+        self.register_buffer("iters", torch.empty((), device=shared.get("device"), dtype=torch.int64))
+        # What `pending` is for psi, for the mean of l z.
+        self.register_buffer("pending_gz", torch.empty(dim, **self.state_options), persistent=False)
+        self.register_buffer("pending_gz_weight", torch.empty(1, **self.state_options), persistent=False)
+        # What the last call divided by, forward and backward, for its recomputation after the state has moved.
+        self.register_buffer("used", torch.empty(2, dim, **self.state_options), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -68,6 +72,7 @@ class PowerNorm(Norm):
         self.running_phi.fill_(1.0)
         self.ema_gz.zero_()
         self.iters.zero_()
+        self.used.fill_(1.0)
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         heads = x.unflatten(-1, (self.heads, -1))
@@ -76,13 +81,38 @@ class PowerNorm(Norm):
             return u * torch.rsqrt(self.running_phi.to(u.dtype) + self.eps)
         with torch.no_grad():
             psi, count = second_moment(u, (0, 1), None if mask is None else mask[..., None], reduce=sum_over_processes)
-            psi, count = psi.flatten(), count.flatten()
-            step = _opaque_step if torch.compiler.is_compiling() else _step
-            in_forward, in_backward = step(
-                psi, count, self.running_phi, self.iters, self.warmup, self.alpha_fwd, self.backward_rule == "dtn"
-            )
+            in_forward, in_backward = self._divide_by(psi.flatten(), count.flatten())
             forward_scale, backward_scale = torch.rsqrt(in_forward + self.eps), torch.rsqrt(in_backward + self.eps)
-        return _Power.apply(u, forward_scale, backward_scale, count, self.ema_gz, 1.0 - self.alpha_bwd)
+        pending = (self.pending_gz, self.pending_gz_weight) if self.deferred else None
+        return _Power.apply(u, forward_scale, backward_scale, count.flatten(), self.ema_gz, pending, 1.0 - self.alpha_bwd)
+
+    def _divide_by(self, psi: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The psi (c) that forward and backward divide by, given this batch's; it moves the state, now or later."""
+        dtn = self.backward_rule == "dtn"
+        if self.deferred or self.recalibrating:
+            self.collect(psi[None], count[None])
+            if self.recalibrating:
+                return psi, psi
+            _, *used = _rule(psi, count, self.running_phi, self.iters + 1, self.warmup, self.alpha_fwd, dtn)
+        elif is_recomputation():
+            used = list(self.used.to(psi.dtype))
+        else:
+            step = _opaque_step if torch.compiler.is_compiling() else _step
+            used = list(step(psi, count, self.running_phi, self.iters, self.warmup, self.alpha_fwd, dtn))
+            self.used.copy_(torch.stack(used))
+        return used[0], used[1]
+
+    def move(self, statistics: Tensor, weight: Tensor) -> None:
+        _step(statistics[0], weight[0], self.running_phi, self.iters, self.warmup, self.alpha_fwd, False)
+        self.ema_gz.add_(self.pending_gz)
+
+    def adopt(self, statistics: Tensor, weight: Tensor) -> None:
+        self.running_phi.copy_(torch.where(weight[0] > 0, statistics[0], self.running_phi))
+
+    def _forget_pending(self) -> None:
+        super()._forget_pending()
+        self.pending_gz.zero_()
+        self.pending_gz_weight.zero_()
 
     def extra_repr(self) -> str:
         own = f", backward={self.backward_rule!r}, warmup={self.warmup}"
@@ -91,20 +121,27 @@ class PowerNorm(Norm):
         return super().extra_repr() + own
 
 
+def _rule(
+    psi: Tensor, count: Tensor, before: Tensor, k: Tensor, warmup: int, alpha: float, dtn: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The running psi after step k with a batch's psi (c), and the psi that its forward and backward divide by."""
+    before, number = before.to(psi.dtype, copy=True), k.to(psi.dtype)
+    # `where` on the device instead of `if`: the host never waits for the counter.
+    after = torch.where(k < warmup, before * ((number - 1) / number) + psi / number, before)
+    after = alpha * after + (1 - alpha) * psi
+    after = torch.where(count > 0, after, before)
+    in_forward = torch.where(k <= warmup, psi, before)
+    in_backward = torch.where(k < warmup, psi, after) if dtn else psi.clone()
+    return after, in_forward, in_backward
+
+
 def _step(
     psi: Tensor, count: Tensor, running_phi: Tensor, iters: Tensor, warmup: int, alpha: float, dtn: bool
 ) -> tuple[Tensor, Tensor]:
     """Count one step and move `running_phi` by this batch's psi (c); the psi that forward and backward divide by."""
     iters.add_(1)
-    k = iters.to(psi.dtype)
-    before = running_phi.to(psi.dtype, copy=True)
-    # `where` on the device instead of `if`: the host never waits for the counter.
-    after = torch.where(iters < warmup, before * ((k - 1) / k) + psi / k, before)
-    after = alpha * after + (1 - alpha) * psi
-    after = torch.where(count > 0, after, before)
+    after, in_forward, in_backward = _rule(psi, count, running_phi, iters, warmup, alpha, dtn)
     running_phi.copy_(after)
-    in_forward = torch.where(iters <= warmup, psi, before)
-    in_backward = torch.where(iters < warmup, psi, after) if dtn else psi.clone()
     return in_forward, in_backward
 
 
@@ -121,16 +158,23 @@ def _step_shapes(
 
 
 class _Power(torch.autograd.Function):
-    """z = u * forward_scale, with PowerNorm's backward rule."""
+    """z = u * forward_scale, with PowerNorm's backward rule. The mean of l z moves `nu` (c), or waits in `pending`."""
 
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, forward_scale: Tensor, backward_scale: Tensor, count: Tensor, nu: Tensor, leak: float
+        ctx: Any,
+        u: Tensor,
+        forward_scale: Tensor,
+        backward_scale: Tensor,
+        count: Tensor,
+        nu: Tensor,
+        pending: tuple[Tensor, Tensor] | None,
+        leak: float,
     ) -> Tensor:
         z = u * forward_scale
         ctx.save_for_backward(z, backward_scale, count)
-        # Not a saved tensor: each backward reads nu as it then is and moves it, also when several forwards came first.
-        ctx.nu = nu
+        # Not saved tensors: each backward reads nu as it then is and moves it, also when several forwards came first.
+        ctx.nu, ctx.pending = nu, pending
         ctx.leak = leak
         return z
 
@@ -138,7 +182,15 @@ class _Power(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         z, backward_scale, count = ctx.saved_tensors
-        l = dz - ctx.leak * ctx.nu.to(z.dtype) * z  # noqa: E741
+        # Gradients of processes are averaged, so each one's dz is as many times that of a lone process; nu is the latter's.
+        world = process_count()
+        l = dz - (world * ctx.leak) * ctx.nu.to(z.dtype) * z  # noqa: E741
         (total,) = sum_over_processes((l * z).sum((0, 1)))
-        ctx.nu.add_(total / count.clamp(min=1))
-        return l * backward_scale, None, None, None, None, None
+        mean = total / (count.clamp(min=1) * world)
+        if ctx.pending is None:
+            ctx.nu.add_(mean)
+        else:
+            gathered, weight = ctx.pending
+            gathered.add_((mean - gathered) * (count / (weight + count).clamp(min=1)))
+            weight.add_(count)
+        return l * backward_scale, None, None, None, None, None, None

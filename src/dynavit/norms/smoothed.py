@@ -42,6 +42,10 @@ class SmoothedNorm(Norm):
         self.register_buffer("pending", torch.zeros(rows, dim, **self.state_options), persistent=False)
         self.register_buffer("pending_weight", torch.zeros(rows, 1, **self.state_options), persistent=False)
 
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self._forget_pending()
+
     # ---- What a subclass writes
 
     def move(self, statistics: Tensor, weight: Tensor) -> None:
