@@ -33,6 +33,7 @@ MOVES = {
         "view_as", "_unsafe_view",
     )
 }  # fmt: skip
+AVERAGES = {"aten::mean", "aten::adaptive_avg_pool2d"}
 LINEARS = {"aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d"}
 
 
@@ -110,6 +111,16 @@ def export_quietly(model: nn.Module, example: Tensor) -> torch.export.ExportedPr
         ) from error
 
 
+def graph_of(program: torch.export.ExportedProgram) -> fx.Graph:
+    """Its graph without checks of metadata, which read nothing."""
+    graph = program.graph_module.graph
+    for node in list(graph.nodes):
+        if operator_name(node) == "aten::_assert_tensor_metadata":
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    return graph
+
+
 def _marked(model: nn.Module, sites: list[Site]) -> nn.Module:
     marked = copy.deepcopy(model)
     for index, site in enumerate(sites):
@@ -152,8 +163,7 @@ class _Walk:
         self.markers = [self._add(Marker(0 if s.scale is None else len(s.scale), site=s)) for s in sites]
         self.linears: dict[Tensor, Linear] = {}
         self.labels: dict[Any, Any] = {}  # of each node's value: a tensor, or one for each of several results
-        graph = program.graph_module.graph
-        graph.eliminate_dead_code()
+        graph = graph_of(program)
         last_reader = {used: node for node in graph.nodes for used in node.all_input_nodes}
         for node in graph.nodes:
             self._visit(node)
@@ -174,9 +184,11 @@ class _Walk:
         elif name == "dynavit::fold_site":
             self._visit_marker(node)
         elif any(self.labels.get(used) is not None for used in node.all_input_nodes):
-            moved = None if node.op == "output" else self._moved(node, name)
+            moved = moved_labels(node, self.labels) if moves_values(node) else None
             if moved is None:
-                what = "it is an output of the model" if node.op == "output" else f"it is read by {_short(name)}{place(node)}"
+                what = (
+                    "it is an output of the model" if node.op == "output" else f"it is read by {short_name(name)}{place(node)}"
+                )
                 for used in node.all_input_nodes:
                     self._read(self.labels.get(used), None, what)
             self.labels[node] = moved
@@ -221,31 +233,6 @@ class _Walk:
             linear.trouble = f"{name} is used with several biases"
         return linear
 
-    def _moved(self, node: fx.Node, name: str) -> Any:
-        """The labels of what an operator returns, if it only moves values or averages equal ones; else None."""
-        x: Any = node.args[0]
-        if node.target is operator.getitem:
-            return self.labels[x][node.args[1]]
-        if name == "aten::dropout":
-            return None if argument(node, "train") else self.labels[x]
-        if name in ("aten::to", "aten::_to_copy"):
-            return self.labels[x] if x.meta["val"].dtype == node.meta["val"].dtype else None
-        if name == "aten::mean" and argument(node, "dim") is not None:
-            dims, keep = argument(node, "dim"), argument(node, "keepdim")
-            return _if_equal(self.labels[x], lambda labels: labels.amax(dims, keep))
-        if name == "aten::adaptive_avg_pool2d":
-            size = argument(node, "output_size")
-            return _if_equal(self.labels[x], lambda labels: F.adaptive_max_pool2d(labels, size))
-        if name not in MOVES or (name in ("aten::pad", "aten::constant_pad_nd") and argument(node, "value")):
-            return None
-
-        def labels_of(used: fx.Node) -> Any:
-            labels = self.labels.get(used)
-            return torch.full(used.meta["val"].shape, FOREIGN, dtype=torch.float64) if labels is None else labels
-
-        target: Any = node.target
-        return target(*fx.map_arg(node.args, labels_of), **fx.map_arg(node.kwargs, labels_of))
-
     def _read(self, labels: Any, by: "Linear | Marker | None", what: str) -> None:
         """Note that an operator reads these channels."""
         for part in labels if isinstance(labels, list | tuple) else () if labels is None else (labels,):
@@ -272,7 +259,42 @@ class _Walk:
             linear, role = owner[tensor]
             for user in node.users:
                 if user not in linear.calls or argument(user, role) is not node:
-                    linear.trouble = f"{name} is also read by {_short(operator_name(user))}{place(user)}"
+                    linear.trouble = f"{name} is also read by {short_name(operator_name(user))}{place(user)}"
+
+
+def moves_values(node: fx.Node) -> bool:
+    """Whether an operator only moves values, or averages them."""
+    name = operator_name(node)
+    if name == "aten::dropout":
+        return not argument(node, "train")
+    if name in ("aten::to", "aten::_to_copy"):
+        return bool(node.args[0].meta["val"].dtype == node.meta["val"].dtype)  # type: ignore[union-attr]
+    if name in ("aten::pad", "aten::constant_pad_nd"):
+        return not argument(node, "value")
+    return node.target is operator.getitem or name in MOVES or name in AVERAGES
+
+
+def moved_labels(node: fx.Node, labels: dict[Any, Any]) -> Any:
+    """The labels of what such an operator returns; None where it averages different ones."""
+    x: Any = node.args[0]
+    name = operator_name(node)
+    if node.target is operator.getitem:
+        return labels[x][node.args[1]]
+    if name in ("aten::dropout", "aten::to", "aten::_to_copy"):
+        return labels[x]
+    if name == "aten::mean":
+        dims, keep = argument(node, "dim") or list(range(labels[x].dim())), bool(argument(node, "keepdim"))
+        return _if_equal(labels[x], lambda part: part.amax(dims, keep))
+    if name == "aten::adaptive_avg_pool2d":
+        size = argument(node, "output_size")
+        return _if_equal(labels[x], lambda part: F.adaptive_max_pool2d(part, size))
+
+    def labels_of(used: fx.Node) -> Any:
+        known = labels.get(used)
+        return torch.full(used.meta["val"].shape, FOREIGN, dtype=torch.float64) if known is None else known
+
+    target: Any = node.target
+    return target(*fx.map_arg(node.args, labels_of), **fx.map_arg(node.kwargs, labels_of))
 
 
 def tensor_at(model: nn.Module, name: str) -> Tensor:
@@ -338,5 +360,5 @@ def _pads(node: fx.Node) -> bool:
     return any(padding) if isinstance(padding, list | tuple) else bool(padding)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     return name.rpartition("::")[2]

@@ -24,6 +24,7 @@ class FoldReport:
 
     rows: list[FoldRow] = field(default_factory=list)
     fused: list[str] = field(default_factory=list)  # modules that replaced themselves by their own fuse()
+    frozen: list[str] = field(default_factory=list)  # DTNs that take one grid only
     error: float | None = None  # of the folded model, relative to the largest logit
     own_error: float | None = None  # of the model itself, against its float64 run
     limit: float | None = None
@@ -58,6 +59,8 @@ class FoldReport:
         lines.append(f"{self.count('folded')} folded, {self.count('partly')} partly, {self.count('left')} left")
         if self.fused:
             lines.append(f"{len(self.fused)} fused by themselves: {', '.join(self.fused)}")
+        if self.frozen:
+            lines.append(f"{len(self.frozen)} frozen for one grid: {', '.join(self.frozen)}")
         if self.error is not None and self.own_error is not None:
             lines.append(
                 f"error {self.error:.1e} of the largest output (unfolded {self.own_error:.1e}, allowed {self.limit:.1e}), "

@@ -56,9 +56,17 @@ def without_affine(norm: nn.Module) -> nn.Module:
     """The same module, its weight and bias gone."""
     norm.register_parameter("weight", None)
     norm.register_parameter("bias", None)
-    if isinstance(norm, Norm):
-        norm.affine = False
+    for name in ("affine", "elementwise_affine"):
+        if hasattr(norm, name):
+            setattr(norm, name, False)
     return norm
+
+
+def carry_hooks(old: nn.Module, new: nn.Module) -> nn.Module:
+    """What was hooked onto a module (layout and grid, by `swap_norms`) goes to the one that takes its place."""
+    for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks"):
+        getattr(new, name).update(getattr(old, name))
+    return new.train(old.training)
 
 
 def activations(norm: nn.Module) -> list[nn.Module]:

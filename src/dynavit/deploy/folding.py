@@ -5,13 +5,16 @@ import copy
 from torch import Tensor, nn
 
 from ..convert.trace import sample_input
+from .centre_stream import centre_streams
 from .fold_graph import trace_flow
 from .fold_report import FoldReport, FoldRow
 from .fold_sites import Site, find_sites
+from .frozen_dtn import freeze_token_norms
 from .fuse import fuse_modules
 from .move_maps import Rewriter, backward_problem, forward_problem
 from .verify import verify_fold
 
+NO_MEAN = "its mean removal went into what writes its tokens, the division by their size stays"
 NOTHING = "nothing of it is constant"
 
 
@@ -20,7 +23,8 @@ def fold(
 ) -> nn.Module:
     """A new model that computes the same without its foldable norms. What happened stays with it as `fold_report`.
 
-    Modules that can `fuse()` themselves do so first. Of LayerNorm and its kin, weight and bias fold.
+    Modules that can `fuse()` themselves do so first. Of LayerNorm and its kin, weight and bias fold, and LayerNorm's mean
+    removal where all that writes its tokens is known.
 
     Args:
         model: in evaluation mode. It is not changed.
@@ -32,13 +36,20 @@ def fold(
     training = [path or type(model).__name__ for path, module in model.named_modules() if module.training]
     if training:
         raise ValueError(f"fold takes a model in evaluation mode, and {training[0]} is in training mode: call .eval() first")
+    given = example is not None
+    example = example if example is not None else sample_input(model, None)
     if example is None:
-        example = sample_input(model, None)
-        if example is None:
-            raise ValueError(f"nobody says what {type(model).__name__} takes: give fold an input as example=")
+        raise ValueError(f"nobody says what {type(model).__name__} takes: give fold an input as example=")
     folded, fused = fuse_modules(copy.deepcopy(model))
     report = FoldReport(fused=fused)
+    if grid is not None:
+        report.frozen, example = freeze_token_norms(folded, grid, example, resize=not given)
     report.rows = _fold_norms(folded, example)
+    centred = centre_streams(folded, example)
+    for row in report.rows:
+        if row.path in centred:
+            stays = centred[row.path]
+            row.action, row.reason = (row.action, f"mean removal: {stays}") if stays else ("partly", NO_MEAN)
     folded.fold_report = report  # type: ignore[assignment]
     if verify:
         measured = verify_fold(model, folded, example)
