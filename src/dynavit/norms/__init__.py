@@ -10,6 +10,7 @@ from .factory import _NORMS, create_norm, list_norms
 from .gn import GroupNorm
 from .in_ import InstanceNorm
 from .ln import LayerNorm
+from .minmax import MinMaxNorm
 from .power import PowerNorm
 from .prepbn import PRepBN
 from .recalibrate import recalibrate
@@ -17,6 +18,7 @@ from .repbn import RepBN
 from .rms import RMSNorm
 from .scale import ScaleNorm
 from .sn import SwitchableNorm
+from .zscore import ZScoreNorm
 
 _NORMS.update(
     {
@@ -34,6 +36,8 @@ _NORMS.update(
         "derf": Derf,
         "repbn": RepBN,
         "prepbn": PRepBN,
+        "zscore": ZScoreNorm,
+        "minmax": MinMaxNorm,
     }
 )
 
@@ -45,6 +49,7 @@ __all__ = [
     "GroupNorm",
     "InstanceNorm",
     "LayerNorm",
+    "MinMaxNorm",
     "Norm",
     "PRepBN",
     "PowerNorm",
@@ -53,6 +58,7 @@ __all__ = [
     "RepBN",
     "ScaleNorm",
     "SwitchableNorm",
+    "ZScoreNorm",
     "create_norm",
     "list_norms",
     "recalibrate",

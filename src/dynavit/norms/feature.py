@@ -1,0 +1,289 @@
+"""Feature normalisation: what `zscore`, `minmax` and `ldfn` share.
+
+Each channel is moved by a centre and divided by a scale. An *expert* is one way to measure the two in a batch:
+
+    zscore   mean,    sqrt(var + eps)
+    minmax   middle,  sqrt(spread^2 + eps)      middle and half range over images, see feature_statistics.py
+    rms      0,       sqrt(mean^2 + var + eps)
+
+The smoothed experts (C, D) are the map at evaluation. In training the batch's own (c, d) are corrected towards them, as in
+batch renormalisation (Ioffe 2017, arXiv 1702.03275):
+
+    u = r (x - c) / d + delta,    r = clip(d / D, 1 / r_max, r_max),    delta = clip((c - C) / D, -d_max, d_max)
+
+Unclipped this is (x - C) / D, the map of evaluation. The limits (r_max, d_max) start at (1, 0), the batch alone.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .contract import Grid, statistics_dtype
+from .distributed import sum_over_processes
+from .feature_statistics import Extrema, batch_range, image_ranges, normal_range
+from .moments import moments
+from .outlier_guard import guard
+from .projected_map import projected_map
+from .smoothed import SmoothedNorm, is_recomputation
+
+WINDOW = 8
+# How long a run is taken to be when nobody tells through `set_progress`.
+ASSUMED_STEPS = 10_000
+STATE = ("population", "steps", "opening")
+
+
+class FeatureNorm(SmoothedNorm):
+    """Base of feature normalisations: y = weight * u + bias + eta * x.
+
+    The gradient of x is closed (projected_map.py): that of a batch norm at the scale d / r, without the sparse sub-gradients of
+    max and min. State: `population` (2k, c), centres and then log scales of k experts, smoothed; `window` (8, 2k, c), those of
+    the last steps; `steps`; `opening`, how far the limits are open, 0 to 1. A batch with fewer than two tokens moves nothing.
+
+    Args:
+        experts: which; more than one need `mixture`.
+        extrema: the range is the "image_mean" of each image's own, the mean of each image's "quantile" range, or that of the
+            whole "batch".
+        quantile: q of extrema="quantile".
+        alpha: weight of the old value in the smoothed statistics.
+        warmup: share of the run with the batch's statistics alone; the limits then open over as long a time.
+        r_max, d_max: the limits in the end.
+        tau: statistics of a step beyond this many deviations from those of recent steps are clipped before they are smoothed.
+        eta: where the weight of x itself starts, one learned number; None leaves it out.
+    """
+
+    population: Tensor
+    window: Tensor
+    steps: Tensor
+    opening: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        experts: tuple[str, ...],
+        extrema: Extrema = "image_mean",
+        quantile: float = 0.005,
+        alpha: float = 0.95,
+        warmup: float = 0.1,
+        r_max: float = 3.0,
+        d_max: float = 5.0,
+        tau: float = 5.0,
+        eta: float | None = None,
+        more_rows: int = 0,
+        **shared: Any,
+    ) -> None:
+        super().__init__(dim, rows=(4 if "minmax" in experts else 2) + more_rows, **shared)
+        name = type(self).__name__
+        if extrema not in ("image_mean", "quantile", "batch"):
+            raise ValueError(f"{name}: extrema is 'image_mean', 'quantile' or 'batch'; got {extrema!r}")
+        if not 0 < quantile < 0.5:
+            raise ValueError(f"{name}: quantile is the share of tokens beyond each end, between 0 and 0.5; got {quantile}")
+        if not 0 <= alpha < 1:
+            raise ValueError(f"{name}: alpha is the weight of the old value, at least 0 and below 1; got {alpha}")
+        if not 0 <= warmup <= 1:
+            raise ValueError(f"{name}: warmup is a share of the training run, between 0 and 1; got {warmup}")
+        if r_max < 1 or d_max < 0 or tau <= 0:
+            raise ValueError(f"{name}: r_max >= 1, d_max >= 0 and tau > 0 are limits; got {r_max}, {d_max} and {tau}")
+        self.experts, self.extrema, self.quantile = experts, extrema, quantile
+        self.alpha, self.warmup, self.r_max, self.d_max, self.tau, self.eta_init = alpha, warmup, r_max, d_max, tau, eta
+        self.told_progress = False
+        # Not a scalar: sharded training splits parameters along their first axis.
+        options = {"device": shared.get("device"), "dtype": shared.get("dtype")}
+        self.eta = None if eta is None else nn.Parameter(torch.empty(1, **options))
+        rows = 2 * len(experts)
+        self.register_buffer("population", torch.empty(rows, dim, **self.state_options))
+        self.register_buffer("window", torch.empty(WINDOW, rows, dim, **self.state_options))
+        self.register_buffer("steps", torch.empty((), device=shared.get("device"), dtype=torch.int64))
+        self.register_buffer("opening", torch.empty((), **self.state_options))
+        # What the last forward call found, for one that repeats it inside the backward pass.
+        for state in STATE:
+            self.register_buffer(f"last_{state}", torch.zeros_like(getattr(self, state)), persistent=False)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.eta is not None and self.eta_init is not None:
+            nn.init.constant_(self.eta, self.eta_init)
+        for state in (self.population, self.window, self.steps, self.opening):
+            state.zero_()
+
+    # ---- The map
+
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        if self.training:
+            return self._train(x, mask)
+        scale, shift = self.population_map()
+        return x * scale.to(x.dtype) + shift.to(x.dtype)
+
+    def _train(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        with torch.no_grad():
+            statistics, weight = self.batch_statistics(x, mask)
+            batch = self.measure(statistics, weight)
+            population, opening = self._state_in_use(batch)
+            self.collect(statistics, weight)
+            mean, sigma = statistics[0], torch.sqrt(statistics[1] + self.eps)
+            batch_centre, batch_log_scale = self.mixture(batch)
+        centre, log_scale = self.mixture(population)
+        gain, bias = self._affine(x.dtype)
+        with torch.no_grad():
+            reach = opening * math.log(self.r_max)
+            r = torch.clamp(batch_log_scale - log_scale, -reach, reach).exp()
+            reach = opening * self.d_max
+            delta = torch.clamp((batch_centre - centre) * torch.exp(-log_scale), -reach, reach)
+            slope = r * sigma * torch.exp(-batch_log_scale)
+            offset = delta + r * (mean - batch_centre) * torch.exp(-batch_log_scale)
+        scale, shift, projected = gain * slope, gain * offset + bias, gain.detach() * slope
+        if len(self.experts) > 1:
+            # Nothing in value. The mixture gets the gradient of the map at evaluation, gain * (x - centre) / exp(log_scale).
+            at_evaluation = gain.detach() * torch.exp(-log_scale)
+            scale = scale + _gradient_only(at_evaluation * sigma)
+            shift = shift + _gradient_only(at_evaluation * (mean - centre))
+        if self.eta is not None:
+            eta = self.eta.to(x.dtype)
+            scale, shift = scale + eta * sigma, shift + eta * mean
+        return projected_map(x, mean, sigma, scale, shift, projected, weight[0])
+
+    def population_map(self) -> tuple[Tensor, Tensor]:
+        """(scale, shift), both (c): the smoothed statistics, the affine parameters and eta as one map."""
+        centre, log_scale = self.mixture(self.population.to(statistics_dtype(self.population.dtype)))
+        gain, bias = self._affine(log_scale.dtype)
+        scale = gain * torch.exp(-log_scale)
+        shift = bias - scale * centre
+        return scale if self.eta is None else scale + self.eta, shift
+
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """(scale, shift), both (c), such that this layer at evaluation is x -> scale * x + shift."""
+        if self.training:
+            raise RuntimeError(f"{type(self).__name__} is an affine map only at evaluation: call .eval() first")
+        return self.population_map()
+
+    def mixture(self, experts: Tensor) -> tuple[Tensor, Tensor]:
+        """Centre and log scale (c) from those of the experts (2k, c)."""
+        return experts[0], experts[1]
+
+    def _affine(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if self.weight is None or self.bias is None:
+            return self.population.new_ones(self.dim, dtype=dtype), self.population.new_zeros(self.dim, dtype=dtype)
+        return self.weight.to(dtype), self.bias.to(dtype)
+
+    # ---- Statistics
+
+    def batch_statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Rows (rows, c) and their weights (rows, 1): mean, variance, and middle, spread (extrema="batch": min, max)."""
+        mean, var, count = moments(x, (0, 1), None if mask is None else mask[..., None], reduce=sum_over_processes)
+        rows, weights = [mean.view(1, -1), var.view(1, -1)], [count.view(1, 1)] * 2
+        if "minmax" in self.experts:
+            if self.extrema == "batch":
+                rows, weights = [*rows, batch_range(x, mask)], weights * 2
+            else:
+                ranges, images = image_ranges(x, mask, self.quantile if self.extrema == "quantile" else 0.0)
+                rows, weights = [*rows, ranges], [*weights, images]
+        return torch.cat(rows), torch.cat(weights)
+
+    def merge(self, old: Tensor, old_weight: Tensor, new: Tensor, new_weight: Tensor) -> Tensor:
+        """Exact for two sets of tokens of different images."""
+        share = new_weight / (old_weight + new_weight).clamp(min=1)
+        both = old + (new - old) * share
+        between = (1 - share[0]) * share[0] * (new[0] - old[0]).square()
+        rows = [both[:1], both[1:2] + between]
+        if "minmax" in self.experts:
+            ranges = both[2:4]
+            if self.extrema == "batch":
+                outer = torch.stack([torch.minimum(old[2], new[2]), torch.maximum(old[3], new[3])])
+                ranges = torch.where(old_weight[2:4] > 0, torch.where(new_weight[2:4] > 0, outer, old[2:4]), new[2:4])
+            rows.append(ranges)
+        return torch.cat(rows)
+
+    def measure(self, statistics: Tensor, weight: Tensor) -> Tensor:
+        """The experts (2k, c), centres and then log scales, from statistics (rows, c) of weight (rows, 1)."""
+        mean, var = statistics[:2]
+        centres, squares = [], []
+        for expert in self.experts:
+            if expert == "zscore":
+                centre, square = mean, var
+            elif expert == "minmax":
+                centre, square = self._middle_and_square(statistics, weight)
+            else:
+                centre, square = torch.zeros_like(mean), var + mean.square()
+            centres.append(centre)
+            squares.append(square)
+        return torch.stack([*centres, *(torch.log(square + self.eps) / 2 for square in squares)])
+
+    def _middle_and_square(self, statistics: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        var, first, second = statistics[1:4]
+        if self.extrema == "batch":
+            count = weight[0]
+            spread = (second - first) / (2 * torch.where(count > 1, normal_range(count), 1.0))
+            return (first + second) / 2, spread.square()
+        # Images of one token have a middle but no spread: theirs is the standard deviation of the batch.
+        with_spread = weight[3] / weight[2].clamp(min=1)
+        return first, torch.lerp(torch.sqrt(var), second, with_spread).square()
+
+    # ---- Memory
+
+    def _state_in_use(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The population (2k, c) before this call moves it, in the first call the batch itself, and the opening ()."""
+        if is_recomputation():
+            state = tuple(getattr(self, f"last_{name}") for name in STATE)
+        else:
+            state = (self.population, self.steps, self.opening)
+            if not torch.compiler.is_compiling():
+                for name in STATE:
+                    getattr(self, f"last_{name}").copy_(getattr(self, name))
+        population, opening = (_opaque_in_use if torch.compiler.is_compiling() else _in_use)(batch, *state)
+        # Recalibration looks at weights that the population was not made with.
+        return population, torch.zeros_like(opening) if self.recalibrating else opening
+
+    def move(self, statistics: Tensor, weight: Tensor) -> None:
+        wide = statistics_dtype(statistics.dtype)
+        new, window, old = self.measure(statistics.to(wide), weight.to(wide)), self.window.to(wide), self.population.to(wide)
+        log_scales = window[:, len(self.experts) :].mean(0)
+        unit = torch.cat([log_scales.exp(), torch.ones_like(log_scales)])
+        new = torch.where(self.steps < WINDOW, new, guard(new, window, unit, self.tau))
+        moved = torch.where(self.steps == 0, new, torch.lerp(new, old, self.alpha))
+        seen = weight[0] > 1
+        self.population.copy_(torch.where(seen, moved, old))
+        self.window.copy_(torch.where(seen, torch.cat([window[1:], new[None]]), window))
+        self.steps.add_(seen.squeeze())
+        if not self.told_progress:
+            self.opening.copy_(self._opened(self.steps / ASSUMED_STEPS).clamp(0, 1))
+
+    def adopt(self, statistics: Tensor, weight: Tensor) -> None:
+        wide = statistics_dtype(statistics.dtype)
+        new, seen = self.measure(statistics.to(wide), weight.to(wide)), weight[0] > 1
+        self.population.copy_(torch.where(seen, new, self.population))
+        self.window.copy_(torch.where(seen, new, self.window))
+        self.steps.copy_(torch.where(seen.squeeze(), self.steps.clamp(min=1), self.steps))
+
+    def set_progress(self, step: int, total: int) -> None:
+        """Before step number `step`, from 0, of `total`: open the limits as far as is due."""
+        self.told_progress = True
+        self.opening.fill_(min(1.0, max(0.0, self._opened(step / total))))
+
+    def _opened(self, progress: Any) -> Any:
+        return (progress - self.warmup) / max(self.warmup, 1e-9)
+
+    def extra_repr(self) -> str:
+        own = "".join(f", {name}={getattr(self, name):g}" for name in ("alpha", "warmup", "r_max", "d_max", "tau"))
+        if "minmax" in self.experts:
+            own += f", extrema={self.extrema!r}"
+        return super().extra_repr() + own + ("" if self.eta_init is None else f", eta={self.eta_init:g}")
+
+
+def _gradient_only(value: Tensor) -> Tensor:
+    return value - value.detach()
+
+
+def _in_use(batch: Tensor, population: Tensor, steps: Tensor, opening: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.where(steps > 0, population.to(batch.dtype), batch), opening.to(batch.dtype, copy=True)
+
+
+# For torch.compile, an operator it cannot look into: otherwise inductor may recompute these for the backward pass from buffers
+# that have moved by then. Eager needs no operator.
+_opaque_in_use = torch.library.custom_op("dynavit::feature_state_in_use", _in_use, mutates_args=())
+
+
+@_opaque_in_use.register_fake
+def _in_use_shapes(batch: Tensor, population: Tensor, steps: Tensor, opening: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(batch), opening.new_empty((), dtype=batch.dtype)

@@ -1,0 +1,23 @@
+"""Batch statistics that jump away from those of recent steps are held back before they enter a memory."""
+
+import torch
+from torch import Tensor
+
+# A window of equal values has no deviation; real statistics always move a little.
+FLOOR = 0.05
+
+
+def guard(new: Tensor, window: Tensor, unit: Tensor, tau: float) -> Tensor:
+    """Clip statistics to within tau deviations of their recent values.
+
+    The deviation is the median distance from the window's median, at least `FLOOR` units.
+
+    Args:
+        new: (r, c) statistics of this step.
+        window: (m, r, c) those of the last m steps, clipped as they were.
+        unit: (r, c) what a statistic is measured in.
+    """
+    middle = window.quantile(0.5, dim=0)
+    deviation = (window - middle).abs().quantile(0.5, dim=0)
+    reach = tau * torch.maximum(deviation, FLOOR * unit)
+    return torch.clamp(new, middle - reach, middle + reach)

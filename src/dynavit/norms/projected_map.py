@@ -1,0 +1,53 @@
+"""An affine map per channel whose input gradient is that of a norm over the batch.
+
+    z = (x - mean) / sigma,    y = scale * z + shift
+    dx = (1 / sigma) * [ g * (dy - mean(dy) - z * mean(dy * z)) + (scale - g) * dy ]
+
+`mean` and `sigma` are the batch's, but smoothed statistics may have entered `scale` and `shift`. The part g of the scale is
+differentiated as if it had come from the batch: the gradient that would only move or stretch the batch is taken out. The rest
+of the scale is differentiated as it is. Means are over the valid tokens of all processes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .distributed import sum_over_processes
+
+
+def projected_map(
+    x: Tensor, mean: Tensor, sigma: Tensor, scale: Tensor, shift: Tensor, projected: Tensor, count: Tensor
+) -> Tensor:
+    """(b, t, c) -> (b, t, c).
+
+    Args:
+        mean, sigma: (c) of the batch, constants.
+        scale, shift: (c), with the derivatives of y = scale * z + shift.
+        projected: (c) g, a constant.
+        count: (1) valid tokens of all processes. The gradient of y is 0 on all others.
+    """
+    y: Tensor = _ProjectedMap.apply(x, mean, 1 / sigma, scale, shift, projected, count)
+    return y
+
+
+class _ProjectedMap(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor, shift: Tensor, projected: Tensor, count: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x, mean, inverse, scale, projected, count)
+        return torch.addcmul(shift, (x - mean) * inverse, scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, inverse, scale, projected, count = ctx.saved_tensors
+        z = (x - mean) * inverse
+        along_shift, along_scale = dy.sum((0, 1)), (dy * z).sum((0, 1))
+        # The parameters' gradients stay this process's own; data parallelism joins them.
+        all_shift, all_scale = sum_over_processes(along_shift, along_scale)
+        share = projected * inverse / count.clamp(min=1)
+        dx = torch.addcmul(dy * (scale * inverse) - share * all_shift, z, share * all_scale, value=-1)
+        return dx, None, None, along_scale, along_shift, None, None
