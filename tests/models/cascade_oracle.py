@@ -69,11 +69,14 @@ def enlarge_last(x, old, new):
 
 
 def tokens(w, images, splits):
-    """One convolution, or soft splits with performers between them."""
-    if len(splits) == 1:
-        x = F.conv2d(images, w["tokenizer.proj.weight"], w["tokenizer.proj.bias"], stride=splits[0][1], padding=splits[0][2])
-        return x.flatten(2).transpose(1, 2), tuple(x.shape[2:])
+    """Convolutions with a GELU between them, or soft splits with performers between them."""
     x = images
+    if "tokenizer.proj.weight" in w:
+        names = [*(f"tokenizer.stem.{at}" for at in range(len(splits) - 1)), "tokenizer.proj"]
+        for name, (_, stride, padding) in zip(names, splits, strict=True):
+            x = gelu(x) if name != names[0] else x
+            x = F.conv2d(x, w[f"{name}.weight"], w[f"{name}.bias"], stride=stride, padding=padding)
+        return x.flatten(2).transpose(1, 2), tuple(x.shape[2:])
     for at, (kernel, stride, padding) in enumerate(splits, 1):
         grid = tuple((side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:])
         x = F.unfold(x, kernel, stride=stride, padding=padding).transpose(1, 2)

@@ -17,6 +17,7 @@ SHAPES = {
     "wide images, odd grids": ((10, 21), (((5, 5, 0),), ((3, 3, 0),), ((2, 2, 0),))),  # 2x4 -> 3x7 -> 5x10
     "four exits": ((12, 12), (((12, 12, 0),), ((6, 6, 0),), ((4, 4, 1),), ((3, 3, 0),))),  # 1, 2x2, 3x3, 4x4
     "overlapping soft splits": ((24, 16), (((7, 4, 2), *THEN), ((3, 2, 1), *THEN))),  # 2x1 -> 3x2
+    "stems of convolutions": ((16, 12), (((3, 2, 1), (4, 3, 1)), ((3, 2, 1), (3, 1, 1), (3, 2, 1)))),  # 3x2 -> 4x3
     "one exit": ((8, 8), (((4, 4, 0),),)),
 }
 REUSE = {"both": (True, True), "features": (True, False), "relations": (False, True), "none": (False, False)}
@@ -27,6 +28,7 @@ def build(shape, *, norm="ln", seed=0, **options):
     img_size, splits = SHAPES[shape]
     small = {"img_size": img_size, "splits": splits, "num_classes": 5, "embed_dim": 16, "depth": 2, "heads": 4}
     reuse = {"feature_hidden": 6, "feature_width": 8, "token_width": 6, "in_chans": 2}
+    reuse["tokens"] = "conv" if "stem" in shape else "soft"
     cascade = Cascade(**{**small, **reuse, "norm": norm, **options}).double().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -140,8 +142,8 @@ def test_dtn_at_both_norms_with_the_heads_of_attention():
     cascade = dynavit.create_model("dvt_vit_micro", norm="dtn")
     norms = [(block.norm1, block.norm2) for block in cascade.exits[1].blocks]
     assert {(type(norm), norm.dim, norm.heads, norm.num_prefix_tokens) for pair in norms for norm in pair} == {
-        (dynavit.DynamicTokenNorm, 96, 4, 1),
-        (dynavit.DynamicTokenNorm, 96 + 24, 4, 1),
+        (dynavit.DynamicTokenNorm, 64, 4, 1),
+        (dynavit.DynamicTokenNorm, 64 + 16, 4, 1),
     }
 
 
@@ -177,7 +179,7 @@ def test_reused_channels_that_cannot_be_shared_out():
         ("dvt_t2t_vit_12", 224, [7, 10, 14], 22.46),
         ("dvt_t2t_vit_14", 224, [7, 10, 14], 67.88),
         ("dvt_deit_small", 224, [7, 10, 14], 70.44),
-        ("dvt_vit_micro", 32, [4, 8], 0.469),
+        ("dvt_vit_micro", 32, [4, 8], 0.527),
         ("dvt_vit_digits", 8, [2, 4], 0.127),
     ],
 )
@@ -200,7 +202,7 @@ def test_small_models_train_with_any_norm(name, norm):
     x = torch.randn(6, 1, *cascade.img_size)
     optimiser = torch.optim.AdamW(cascade.parameters(), lr=3e-3)
     losses = []
-    for _ in range(6):
+    for _ in range(10):
         loss = sum(torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2] * 2)) for logits in cascade(x))
         optimiser.zero_grad()
         loss.backward()
@@ -284,8 +286,9 @@ def test_images_of_another_size_are_refused():
     ("options", "message"),
     [
         ({"splits": ()}, "each exit needs the splits"),
+        ({"tokens": "hard"}, "kind of tokens"),
         ({"splits": ((), ((2, 2, 0),))}, "each exit needs the splits"),
-        ({"img_size": 3}, "an image of 3x3 is too small for patches of 4 pixels"),
+        ({"img_size": 3}, "an image of 3x3 is too small for convolutions"),
         ({"heads": 5}, "48 channels cannot be split into 5 heads"),
         ({"positions": "sinus"}, "unknown kind of positions 'sinus'. Did you mean 'sinusoid'"),
         ({"norm": "dtm"}, "unknown norm 'dtm'"),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.registry import nearest_match_error
@@ -18,31 +19,40 @@ from .upsample import Grid, Upsample
 
 
 class ConvTokens(nn.Module):
-    """Patches through one convolution. (b, in_chans, height, width) -> (b, rows * cols, c), (rows, cols)."""
+    """Patches through a convolution, or through several with a GELU between them.
 
-    def __init__(self, dim: int, split: Split, in_chans: int) -> None:
+    (b, in_chans, height, width) -> (b, rows * cols, c), (rows, cols).
+    """
+
+    def __init__(self, dim: int, splits: Sequence[Split], in_chans: int, width: int = 64) -> None:
         super().__init__()
-        self.split = split
-        kernel, stride, padding = split
-        self.proj = nn.Conv2d(in_chans, dim, kernel, stride, padding)
+        self.splits = tuple(splits)
+        *before, last = self.splits
+        channels = [in_chans, *[width] * len(before)]
+        self.stem = nn.ModuleList(nn.Conv2d(n, width, *split) for n, split in zip(channels, before, strict=False))
+        self.proj = nn.Conv2d(channels[-1], dim, *last)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Grid]:
+        for conv in self.stem:
+            image = F.gelu(conv(image))
         x = self.proj(image)
         return x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3])
 
     def grids(self, image: Grid) -> list[Grid]:
-        kernel, stride, padding = self.split
-        rows, cols = ((side + 2 * padding - kernel) // stride + 1 for side in image)
-        if min(rows, cols) < 1:
-            raise ValueError(f"ConvTokens: an image of {image[0]}x{image[1]} is too small for patches of {kernel} pixels")
-        return [(rows, cols)]
+        found, size = [], image
+        for kernel, stride, padding in self.splits:
+            size = ((size[0] + 2 * padding - kernel) // stride + 1, (size[1] + 2 * padding - kernel) // stride + 1)
+            if min(size) < 1:
+                raise ValueError(f"ConvTokens: an image of {image[0]}x{image[1]} is too small for convolutions {self.splits}")
+            found.append(size)
+        return found
 
 
 class Exit(nn.Module):
     """(b, in_chans, height, width) and what is reused -> logits (b, num_classes) and what can be.
 
     Args:
-        splits: (kernel, stride, padding) of the tokenizer: one is a convolution, several are soft splits of T2T-ViT.
+        splits, tokens: the tokenizer's, see `Cascade`.
         before: the grid of the exit before, None for the first one, which reuses nothing.
         The others: see `Cascade`.
     """
@@ -56,6 +66,7 @@ class Exit(nn.Module):
         in_chans: int,
         num_classes: int,
         splits: Sequence[Split],
+        tokens: Literal["soft", "conv"],
         before: Grid | None,
         embed_dim: int,
         depth: int,
@@ -77,14 +88,16 @@ class Exit(nn.Module):
         super().__init__()
         if positions not in ("sinusoid", "learned"):
             raise nearest_match_error("kind of positions", positions, ("sinusoid", "learned"))
+        if tokens not in ("soft", "conv"):
+            raise nearest_match_error("kind of tokens", tokens, ("soft", "conv"))
         feature_reuse, relation_reuse = feature_reuse and before is not None, relation_reuse and before is not None
         self.tokenizer: TokensToToken | ConvTokens
-        if len(splits) > 1:
+        if len(splits) > 1 and tokens == "soft":
             self.tokenizer = TokensToToken(
                 embed_dim, splits=tuple(splits), in_chans=in_chans, width=token_width, drop=token_drop_rate
             )
         else:
-            self.tokenizer = ConvTokens(embed_dim, splits[0], in_chans)
+            self.tokenizer = ConvTokens(embed_dim, splits, in_chans, token_width)
         self.grid = self.tokenizer.grids(img_size)[-1]
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim))
         shape = (1 + math.prod(self.grid), embed_dim)
