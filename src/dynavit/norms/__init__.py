@@ -9,6 +9,7 @@ from .dyt import DyT
 from .factory import _NORMS, create_norm, list_norms
 from .gn import GroupNorm
 from .in_ import InstanceNorm
+from .ldfn import LearnableDynamicFeatureNorm
 from .ln import LayerNorm
 from .minmax import MinMaxNorm
 from .power import PowerNorm
@@ -18,6 +19,7 @@ from .repbn import RepBN
 from .rms import RMSNorm
 from .scale import ScaleNorm
 from .sn import SwitchableNorm
+from .un import UnifiedNorm
 from .zscore import ZScoreNorm
 
 _NORMS.update(
@@ -34,10 +36,12 @@ _NORMS.update(
         "dtn_released": ReleasedDynamicTokenNorm,
         "dyt": DyT,
         "derf": Derf,
+        "un": UnifiedNorm,
         "repbn": RepBN,
         "prepbn": PRepBN,
         "zscore": ZScoreNorm,
         "minmax": MinMaxNorm,
+        "ldfn": LearnableDynamicFeatureNorm,
     }
 )
 
@@ -49,6 +53,7 @@ __all__ = [
     "GroupNorm",
     "InstanceNorm",
     "LayerNorm",
+    "LearnableDynamicFeatureNorm",
     "MinMaxNorm",
     "Norm",
     "PRepBN",
@@ -58,6 +63,7 @@ __all__ = [
     "RepBN",
     "ScaleNorm",
     "SwitchableNorm",
+    "UnifiedNorm",
     "ZScoreNorm",
     "create_norm",
     "list_norms",
