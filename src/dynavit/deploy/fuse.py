@@ -1,7 +1,4 @@
-"""Structural re-parameterisation: modules that can replace themselves by one operator, and parallel branches that become one.
-
-The protocol is that of timm's `reparameterize_model`: a module with `fuse()` returns what takes its place.
-"""
+"""Modules that can replace themselves by something simpler: `fuse()`, which timm's `reparameterize_model` calls too."""
 
 from typing import Any
 

@@ -1,0 +1,63 @@
+"""Models whose norms have something to fold, and small modules built from named pieces."""
+
+import torch
+from torch import nn
+
+import dynavit
+from convert.models import timm_model
+from dynavit.norms import Norm
+
+VIT = {"num_classes": 5, "img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "heads": 2}
+
+
+def settled(model, seed=0):
+    """The model in evaluation mode, as if trained: statistics, weights and biases of its norms are not those of the start."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(like):
+        return torch.rand(like.shape, generator=generator).to(like)
+
+    for module in model.modules():
+        if isinstance(module, Norm) or "Norm" in type(module).__name__:
+            for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+                if name == "running_var" or name == "weight":
+                    tensor.data.copy_(0.5 + random(tensor))
+                elif name in ("running_mean", "bias"):
+                    tensor.data.copy_(random(tensor) - 0.4)
+        elif isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
+            module.bias.data.copy_(random(module.bias) - 0.5)
+    return model.eval()
+
+
+def all_bn(model):
+    return settled(dynavit.swap_norms(model, "bn", where="*", start="fresh"))
+
+
+def small_vit(**options):
+    torch.manual_seed(0)
+    return dynavit.create_model("vit_small_star", **{**VIT, **options})
+
+
+def small_swin():
+    sizes = {"depths": (1, 1, 1, 1), "embed_dim": 12, "num_heads": (1, 2, 2, 2)}
+    return timm_model("swin_tiny_patch4_window7_224", num_classes=5, **sizes)
+
+
+class Through(nn.Module):
+    """Holds parts by name; what it does with its input is a function of the parts."""
+
+    def __init__(self, run, **parts):
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+def difference(model, folded, x):
+    """Largest difference of outputs, relative to the largest output."""
+    with torch.no_grad():
+        before, after = model(x), folded(x)
+    return float((before - after).abs().max() / before.abs().max())
