@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .common.files import write_json
+from .deploy.manifest import is_bundle
 from .models.released import import_released
 
 MODEL_CARD = "model.json"
@@ -29,12 +30,19 @@ class ModelCard:
         classes: names, in the order of the model's outputs.
         preprocess: how an image becomes an input, see `data.preprocess`.
         data: name of the data set and number of images in each split.
+        fold: for a run that `dynavit fold` wrote: where it comes from, and the report. None for a trained one.
     """
 
     model: dict[str, Any]
     classes: list[str]
     preprocess: dict[str, Any]
     data: dict[str, Any]
+    fold: dict[str, Any] | None = None
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """(channels, height, width)"""
+        return (len(self.preprocess["mean"]), *self.preprocess["image_size"])
 
     def write(self, run: Path) -> None:
         write_json(run / MODEL_CARD, asdict(self))
@@ -56,10 +64,12 @@ def load(
     checkpoint: Literal["last", "best"] = "last",
     weights: Literal["model", "ema"] | None = None,
 ) -> nn.Module:
-    """The model of a run directory, in evaluation mode.
+    """The model of a run directory or a bundle, in evaluation mode.
+
+    A bundle gives a module without parameters that answers like the model it was exported from; `.bundle` is the rest.
 
     Args:
-        path: the `--out` of `dynavit train`.
+        path: the `--out` of `dynavit train`, `dynavit fold` or `dynavit export`.
         checkpoint: the end of the training, or where validation was best.
         weights: "ema" are the averaged ones; by default those, if the run kept any.
     """
@@ -67,6 +77,13 @@ def load(
     from .models import create_model
 
     run = Path(path)
+    if is_bundle(run):
+        if (checkpoint, weights) != ("last", None):
+            raise ValueError(f"{run} is a bundle, which holds one set of weights; choose them when you export a run")
+        from .deploy.bundle_model import BundleModel
+        from .deploy.runner import load_bundle
+
+        return BundleModel(load_bundle(run)).eval()
     card = ModelCard.read(run)
     directory = run / "checkpoints" / checkpoint
     if not directory.is_dir():
@@ -78,6 +95,10 @@ def load(
         raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
     state = read_weights(directory, file)
     model = create_model(**card.model)
+    if card.fold is not None:
+        from .deploy.refold import fold_structure
+
+        model = fold_structure(model, card.input_size, state)
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
     try:
         model.load_state_dict(state)
