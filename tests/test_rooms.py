@@ -9,7 +9,7 @@ import dynavit
 PACKAGE = Path(dynavit.__file__).parent
 
 # small modules that tie rooms together
-TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare", "calibrate"}
+TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare", "calibrate", "ship"}
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "initial": ROOMS | TOP,
     "model_files": ROOMS | TOP,
     "compare": ROOMS | TOP,
+    "ship": ROOMS | TOP,
     "__init__": ROOMS | TOP,  # the public door
     "__main__": {"cli"},  # `python -m dynavit`, the only one to import cli
 }

@@ -37,9 +37,11 @@ def test_commands_and_options_change_only_on_purpose():
         "eval": {"run", "split", "data", "data_dir", "checkpoint", "weights", "batch_size", "device", "strict", "json"},
         "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
         "report": {"directory"},
-        "predict": {"run", "images", "top", "checkpoint", "device", "json", "out"},
+        "predict": {"run", "images", "top", "checkpoint", "device", "int8", "json", "out"},
         "calibrate": {"run", "mode", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "data", "data_dir"}
         | {"confidence", "batch_size", "device"},
+        "fold": {"run", "out", "checkpoint", "weights", "recalibrate", "overwrite"},
+        "export": {"run", "format", "fold", "int8", "out", "checkpoint", "weights", "overwrite"},
         "list norms": {"json"},
         "list models": {"pattern", "json"},
         "list data": {"json"},

@@ -88,27 +88,41 @@ def predict(
     top: int = 3,
     checkpoint: Literal["last", "best"] = "last",
     device: str | None = None,
+    int8: bool = False,
     json: bool = False,
     out: Path | None = None,
 ) -> None:
     """Say what a trained model sees in image files.
 
     A cascade with thresholds (`dynavit calibrate`) stops at the first exit that is sure, and says which.
-    In Python: `dynavit.runs.predict_run(run, images)`.
+    A bundle needs neither the training code nor, as ONNX, torch.
+    In Python: `dynavit.runs.predict_run(run, images)`, `dynavit.deploy.runner.load_bundle(bundle).predict_files(images)`.
 
     Args:
-        run: directory of a run.
+        run: directory of a run, or a bundle of `dynavit export`.
         images: files, or directories of them.
         top: how many classes to name.
         checkpoint: the end of the training, or where validation was best.
-        device: cpu, cuda, mps; the best there is if not given.
+        device: cpu, cuda, mps; the best there is if not given. Bundles run on the CPU.
+        int8: the 8-bit model of a bundle.
         json: print JSON.
         out: also write JSON to this file.
     """
     from ..common.files import write_json
-    from ..runs import predict_run
+    from ..deploy.manifest import is_bundle
 
-    answers = predict_run(run, images, top=top, checkpoint=checkpoint, device=device)
+    if is_bundle(run):
+        from ..deploy.runner import load_bundle
+
+        if checkpoint != "last" or device not in (None, "cpu"):
+            raise ValueError(f"{run} is a bundle: one set of weights, for the CPU; leave --checkpoint and --device out")
+        answers = load_bundle(run, int8=int8).predict_files(images, top)
+    else:
+        from ..runs import predict_run
+
+        if int8:
+            raise ValueError(f"{run} is not a bundle, and only those hold 8-bit weights; see dynavit export --int8")
+        answers = predict_run(run, images, top=top, checkpoint=checkpoint, device=device)
     if out is not None:
         write_json(out, answers)
     if json:

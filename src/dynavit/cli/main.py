@@ -15,6 +15,8 @@ from .calibrate import calibrate
 from .compare import compare
 from .convert import convert
 from .evaluate import evaluate, predict, report
+from .export import export
+from .fold import fold
 from .list import list_data, list_models, list_norms, list_recipes
 from .parse import first_line, parse_options
 from .train import train
@@ -38,6 +40,8 @@ COMMANDS: dict[str, Command | Group] = {
     "report": report,
     "predict": predict,
     "calibrate": calibrate,
+    "fold": fold,
+    "export": export,
     "list": Group(
         "Show what there is to choose from.",
         "thing to list",
@@ -63,6 +67,9 @@ Examples:
   dynavit train --model dvt_vit_digits --epochs 8 --lr 3e-3 --out runs/dvt     a cascade: few tokens first, more where needed
   dynavit calibrate runs/dvt --accuracy 0.95     when images may leave it: found on val, judged on test, used by predict
   dynavit calibrate runs/dvt --mode evaluate --judge val     the stored thresholds on another split
+  dynavit fold runs/x                         the same model without the norms that fold away, in runs/x-folded
+  dynavit export runs/x --fold --int8         ONNX files and how to use them, compared with the model, in runs/x-onnx
+  dynavit predict runs/x-onnx photo.png       the same answers without the training code
   dynavit list recipes                        what they cost and what they reached
   dynavit list norms --json                   every normaliser, its options and its size, for programs
   dynavit list models --pattern "vit_*"       models of ours and of timm, and their size

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .extras import require
 from .program import quiet, trace
@@ -24,7 +25,10 @@ def write_onnx(
     """`inputs` are an example, of batch 2 if the file is to take any batch. The weights are inside the file."""
     for needed in ("onnx", "onnxscript"):
         require(needed, "export")
-    program = trace(module, inputs, any_batch=any_batch)
+    # The fused attention lays its result out in another way than the products that ONNX gets, and a view that follows it
+    # would not fit those.
+    with sdpa_kernel(SDPBackend.MATH):
+        program = trace(module, inputs, any_batch=any_batch)
     with quiet(), _silent_loggers():
         converted = torch.onnx.export(
             program, dynamo=True, verbose=False, input_names=list(input_names), output_names=list(output_names)

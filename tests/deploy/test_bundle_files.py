@@ -1,0 +1,181 @@
+"""Bundles as directories: complete or absent, and never trusted before their checksums agree."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dynavit.deploy.directory import new_directory
+from dynavit.deploy.exit_rule import ExitRule
+from dynavit.deploy.extras import require
+from dynavit.deploy.manifest import MANIFEST, is_bundle, read_manifest, write_manifest
+from dynavit.deploy.runner import Bundle, load_bundle
+from dynavit.models.exit_policy import CONFIDENCES, ExitPolicy
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """Files and a manifest, as far as checksums are concerned."""
+    directory = tmp_path / "bundle"
+    directory.mkdir()
+    (directory / "model.onnx").write_bytes(b"0123456789")
+    facts = {"backend": "onnx", "parts": ["model.onnx"], "classes": ["a", "b"], "input": [1, 2, 2]}
+    write_manifest(directory, facts)
+    return directory
+
+
+def test_a_whole_bundle_is_read(bundle):
+    assert is_bundle(bundle)
+    assert read_manifest(bundle)["files"]["model.onnx"]["bytes"] == 10
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"012345678", "has 9 bytes, the manifest says 10"), (b"012345678X", "was altered: its SHA-256"), (None, "is missing")],
+)
+def test_a_file_that_differs_is_named_and_not_opened(bundle, content, message):
+    file = bundle / "model.onnx"
+    file.unlink() if content is None else file.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_bundle(bundle)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "dynavit bundle 99"}, "describes 'dynavit bundle 99', this version reads"),
+        ({"files": ["model.onnx"]}, "is damaged, or not the manifest of a bundle"),
+        ({"files": {"../x": {"bytes": 0, "sha256": ""}}}, "is missing from the bundle"),
+        ({"parts": ["other.onnx"]}, "names other.onnx as a part of the model, but lists no such file"),
+    ],
+)
+def test_a_manifest_that_makes_no_sense(bundle, change, message):
+    (bundle.parent / "x").touch()  # is there, but outside
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    (bundle / MANIFEST).write_text(json.dumps(manifest | change))
+    with pytest.raises(ValueError, match=message):
+        load_bundle(bundle)
+
+
+def test_what_is_no_bundle(tmp_path, bundle):
+    with pytest.raises(ValueError, match="has no manifest.json, so it is not a bundle of `dynavit export`"):
+        load_bundle(tmp_path)
+    with pytest.raises(ValueError, match="is not a directory"):
+        load_bundle(tmp_path / "absent")
+    with pytest.raises(ValueError, match="holds no 8-bit model; export the run with --int8"):
+        load_bundle(bundle, int8=True)
+    (tmp_path / MANIFEST).write_text('{"format": "dynavit checkpoint 1"}')
+    assert not is_bundle(tmp_path)
+
+
+def write(out, text="new", meanwhile=lambda: None, **options):
+    with new_directory(out, replaceable=lambda path: (path / "ours").exists(), **options) as directory:
+        (directory / "ours").write_text(text)
+        assert directory.parent == out.parent  # so that the last step is a rename
+        meanwhile()
+
+
+def stop():
+    raise KeyboardInterrupt
+
+
+def test_a_directory_appears_as_a_whole(tmp_path):
+    out = tmp_path / "deep" / "out"
+    with pytest.raises(KeyboardInterrupt):
+        write(out, meanwhile=stop)
+    assert list(out.parent.iterdir()) == []
+    write(out, meanwhile=lambda: check_absent(out))
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def check_absent(path):
+    assert not path.exists()
+
+
+def test_an_existing_directory_is_replaced_only_on_request_and_if_it_is_ours(tmp_path):
+    out = tmp_path / "out"
+    write(out)
+    with pytest.raises(ValueError, match="exists and is not empty; choose another --out, or --overwrite it"):
+        write(out, "newer")
+    write(out, "newer", overwrite=True)
+    assert (out / "ours").read_text() == "newer"
+    with pytest.raises(KeyboardInterrupt):
+        write(out, "newest", overwrite=True, meanwhile=stop)
+    assert (out / "ours").read_text() == "newer"
+    (out / "ours").rename(out / "somebody's")
+    with pytest.raises(ValueError, match="holds something else, so it is not overwritten"):
+        write(out, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_directory_that_came_up_meanwhile_is_kept(tmp_path):
+    def come_up():
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "theirs").touch()
+
+    with pytest.raises(ValueError, match="exists and is not empty"):
+        write(tmp_path / "out", meanwhile=come_up)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["out", "theirs"]
+
+
+def test_a_missing_library_comes_with_the_command():
+    with pytest.raises(ValueError, match=r"pip install -c constraints.txt -e '.\[export\]'"):
+        require("no_such_library", "export")
+
+
+# ---- when images leave
+
+
+@pytest.mark.parametrize("kind", CONFIDENCES)
+def test_the_rule_is_the_policy(tmp_path, kind):
+    policy = ExitPolicy((0.4, 1e8, -1.0), kind)
+    (tmp_path / "policy.json").write_text(policy.to_json())
+    rule = ExitRule.read(tmp_path / "policy.json")
+    logits = 3 * torch.randn(200, 7, generator=torch.Generator().manual_seed(0))
+    assert np.allclose(rule.confidence(logits.numpy()), policy.confidence(logits), atol=1e-6)
+    shares = []
+    for exit in range(3):
+        assert np.array_equal(rule.leaves(logits.numpy(), exit), policy.leaves(logits, exit))
+        shares.append(rule.leaves(logits.numpy(), exit).mean())
+    assert 0.05 < shares[0] < 0.95 and shares[1:] == [0, 1]
+    logits[:] = float("nan")
+    assert rule.leaves(logits.numpy(), 2).all()  # someone has to answer
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"thresholds": [0.5, null], "confidence_kind": "luck"}', '{"thresholds": [null]}']
+)
+def test_what_is_no_policy(tmp_path, text):
+    (tmp_path / "policy.json").write_text(text)
+    with pytest.raises(ValueError, match="policy.json"):
+        ExitRule.read(tmp_path / "policy.json")
+
+
+def test_only_unsure_images_reach_the_next_exit():
+    sure = np.array([[9.0, 0], [0, 0], [0, 9], [0, 0.1]], np.float32)
+    calls = []
+
+    def first(images):
+        calls.append(("first", len(images)))
+        return [sure[images[:, 0, 0, 0].astype(int)], images[:, 0] * 10]
+
+    def second(images, reused):
+        calls.append(("second", reused.ravel().tolist()))
+        return [np.tile(np.array([[0.0, 5]], np.float32), (len(images), 1))]
+
+    facts = {"classes": ["a", "b"], "input": [1, 1, 1]}
+    bundle = Bundle(None, facts, [first, second], ExitRule((0.9, -np.inf), "max_softmax"))
+    images = np.arange(4, dtype=np.float32).reshape(4, 1, 1, 1)
+    answers = bundle.predict(images)
+    assert calls == [("first", 4), ("second", [10, 30])]
+    assert answers.exit.tolist() == [0, 1, 0, 1] and answers.labels.tolist() == [0, 1, 1, 1]
+    calls.clear()
+    assert bundle.predict(images[[0, 2]]).exit.tolist() == [0, 0]
+    assert calls == [("first", 2)]  # the second is not run at all
+    assert len(bundle.predict(images[:0]).labels) == 0
+    with pytest.raises(ValueError, match=r"got images of shape \(4, 1, 2, 1\); the model takes \(batch, 1, 1, 1\)"):
+        bundle.predict(np.zeros((4, 1, 2, 1), np.float32))
+    everything = Bundle(None, facts, [first, second], None).predict(images)
+    assert everything.exit.tolist() == [1] * 4
