@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .contract import statistics_dtype
 from .smoothed import SmoothedNorm
 
 Evaluation = Literal["blend", "final"]
@@ -50,7 +51,7 @@ class AnnealedNorm(SmoothedNorm):
     @property
     def blend(self) -> Tensor:
         """LayerNorm's share, ()."""
-        return self.blend_parts.to(self.pending.dtype) / PARTS
+        return self.blend_parts.to(statistics_dtype(self.pending.dtype)) / PARTS
 
     def mix(self, layer_norm: Tensor, own: Tensor) -> Tensor:
         """blend * LN(x) + (1 - blend) * N(x), exactly one of them where blend is 1 or 0."""
