@@ -30,7 +30,7 @@ class Cascade(nn.Module):
 
     Args:
         splits: for each exit (kernel, stride, padding) of its tokenizer. One of them is a convolution.
-        tokens: what several are: "soft" splits of T2T-ViT with a performer after each but the last, or a stem of "conv"olutions.
+        tokens: what several are: "soft" splits of T2T-ViT with a performer after each but the last, or "conv"olutions.
         img_size: of all images; the exits' grids follow from it.
         positions: fixed "sinusoid" over the sequence, or "learned".
         eps: of every norm but the tokenizers'.
