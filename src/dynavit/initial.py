@@ -32,7 +32,7 @@ SHOWN = 4  # names in an error
 # Names that only releases have, so that `import_released` knows what to do.
 _RELEASED = re.compile(
     r"transformer\.layers\.|(less_less|less|normal)_token\.|"
-    r".*\.norm\d?\.(mean_norm_weight|var_norm_weight|bn\.running_mean|scale|buffer_x2)$"
+    r".*\.norm\d?\.(mean_norm_weight|var_norm_weight|bn\.running_mean|scale)$"
 )
 _POSITIONS = re.compile(r"pos_embed\d*")
 

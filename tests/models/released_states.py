@@ -49,7 +49,7 @@ CASES = [
     *((arch, norm) for arch in VIT_NORM for norm in NORMS),
     *((arch, norm) for arch in VIT for norm in WITHOUT_DTN),
     *((arch, norm) for arch in PVT for norm in ("dtn_pool", *WITHOUT_DTN)),
-    *((arch, "layer") for arch in T2T),
+    *((arch, norm) for arch in T2T for norm in ("layer", "un")),
 ]
 
 
@@ -60,7 +60,7 @@ def shapes(arch: str, norm: str = "layer", *, norm_blocks: int = 10, classes: in
         return dict(_vit(*VIT[arch], norm, classes))
     if arch in PVT:
         return dict(_pvt(PVT[arch], norm, classes))
-    return dict(_t2t(*T2T[arch], classes))
+    return dict(_t2t(*T2T[arch], norm, classes))
 
 
 def _norm(path: str, kind: str, c: int, h: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -81,6 +81,13 @@ def _norm(path: str, kind: str, c: int, h: int) -> Iterator[tuple[str, tuple[int
         yield f"{path}.running_phi", (1, c, 1, 1)
         yield f"{path}.ema_gz", (1, c, 1, 1)
         yield f"{path}.iters", (1,)
+    if kind == "un":
+        yield f"{path}.running_var", (c,)
+        yield f"{path}.ema_gz", (c,)
+        yield f"{path}.iters", (1,)
+        yield f"{path}.buffer_x2", (4, c)
+        yield f"{path}.buffer_gz", (4, c)
+        yield f"{path}.skip_counter", (1,)
 
 
 def _pair(path: str, weight: tuple[int, ...], bias: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -151,13 +158,13 @@ def _pvt(depths: tuple[int, ...], norm: str, classes: int) -> Iterator[tuple[str
     yield from _pair("head", (classes, 512), classes)
 
 
-def _t2t(kind: str, c: int, depth: int, ratio: int, classes: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _t2t(kind: str, c: int, depth: int, ratio: int, norm: str, classes: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "cls_token", (1, 1, c)
     yield "pos_embed", (1, 197, c)
     for at, seen in ((1, 147), (2, 576)):
         path = f"tokens_to_token.attention{at}"
-        yield from _pair(f"{path}.norm1", (seen,), seen)
-        yield from _pair(f"{path}.norm2", (64,), 64)
+        yield from _norm(f"{path}.norm1", norm, seen, 1)
+        yield from _norm(f"{path}.norm2", norm, 64, 1)
         if kind == "performer":
             yield f"{path}.w", (32, 64)
             yield from _pair(f"{path}.kqv", (192, seen), 192)
@@ -170,8 +177,8 @@ def _t2t(kind: str, c: int, depth: int, ratio: int, classes: int) -> Iterator[tu
             yield from _pair(f"{path}.mlp.fc1", (64, 64), 64)
             yield from _pair(f"{path}.mlp.fc2", (64, 64), 64)
     yield from _pair("tokens_to_token.project", (c, 576), c)
-    yield from _blocks(c, 0, depth, ratio, "layer", 0)
-    yield from _pair("norm", (c,), c)
+    yield from _blocks(c, 1, depth, ratio, norm, depth)
+    yield from _norm("norm", norm, c, 1)
     yield from _pair("head", (classes, c), classes)
 
 

@@ -23,7 +23,7 @@ def numbered(names, dtype=torch.float32):
     state, start = {}, 1
     for name, shape in names.items():
         size = int(np.prod(shape))
-        if name.endswith(("iters", "num_batches_tracked")):
+        if name.endswith(("iters", "skip_counter", "num_batches_tracked")):
             state[name] = torch.full(shape, start, dtype=torch.int64)
         else:
             state[name] = torch.arange(start, start + size, dtype=dtype).reshape(shape)
@@ -86,11 +86,12 @@ def test_gradients_of_the_dtn_release(shared_golden, case):
     assert checked == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("case", ["t2t_vit_7", "t2t_vit_t_14"])
+@pytest.mark.parametrize("case", ["t2t_vit_7", "t2t_vit_t_14", "un_t2t_vit_14"])
 def test_logits_of_t2t_vit(shared_golden, case):
     state, golden = t2t_state(shared_golden / "t2t", case)
     model = dynavit.import_released(state)  # nothing else: the keys say it all
-    assert model.import_report["arch"] == case
+    assert model.import_report["arch"] == case.removeprefix("un_")
+    assert model.import_report["norm"] == ("un" if case.startswith("un_") else "layer")
     assert_close(model(image(case)), golden["logits"], 1e-5)
 
 
@@ -102,6 +103,11 @@ def t2t_state(path, case):
             value = golden[f"fixed/{name}"]
         elif name == "pos_embed":
             value = sinusoid(*shape[1:]).numpy()
+        elif name.endswith("running_var"):
+            value = 4 * (1 + 0.1 * np.abs(draw(name, shape)))
+        elif name.endswith(("ema_gz", "buffer_x2", "buffer_gz", "iters", "skip_counter")):
+            state[name] = torch.zeros(shape, dtype=torch.int64 if shape == [1] else torch.float32)
+            continue
         else:
             value = (0.02 if ".kqv." in name else 0.05) * draw(name, shape)
             value += bool(re.search(r"(?:^|\.)norm\d?\.weight$", name))
@@ -114,9 +120,11 @@ def test_made_up_state_dicts_have_the_released_keys(shared_golden):
         facts = json.loads((shared_golden / "dtn" / f"{case}.json").read_text())
         released = {name: tuple(shape) for name, (shape, _) in facts["state_dict"].items()}
         assert shapes(facts["function"], facts["norm_type"]) == released
-    for case in ("t2t_vit_7", "t2t_vit_t_14"):
+    for case in ("t2t_vit_7", "t2t_vit_t_14", "un_t2t_vit_14"):
         released = json.loads((shared_golden / "t2t" / f"{case}.shapes.json").read_text())
-        assert shapes(case) == {name: tuple(shape) for name, (shape, _) in released.items()}
+        assert shapes(case.removeprefix("un_"), "un" if case.startswith("un_") else "layer") == {
+            name: tuple(shape) for name, (shape, _) in released.items()
+        }
 
 
 # --- every model with every norm
@@ -196,6 +204,19 @@ def test_power_norm_counts_on():
     assert model.blocks[0].norm1.iters.shape == ()
     assert model.blocks[0].norm1.iters == state["blocks.0.norm1.iters"].item()
     assert model.import_report["norm"] == "power"
+
+
+def test_unified_norm_is_everywhere_and_goes_on_as_released():
+    names = shapes("t2t_vit_7", "un", classes=2) | {"blocks.1.norm2.buffer_gz": (3, 256), "norm.buffer_x2": (5, 256)}
+    model = dynavit.import_released(numbered(names))
+    assert model.import_report["assumed"] == {"warmup": 4000, "filtration": True}
+    norms = {path: module for path, module in model.named_modules() if isinstance(module, dynavit.Norm)}
+    assert len(norms) == 4 + 2 * 7 + 1
+    for path, module in norms.items():
+        window = {"blocks.1.norm2": (4, 3), "norm": (5, 4)}.get(path, (4, 4))
+        options = {"window": window, "official": True, "filtration": True}
+        assert repr(module) == repr(create_norm("un", module.dim, heads=module.heads, **options)), path
+        assert not module.pending.any() and not module.pending_gz.any()  # no part of a checkpoint
 
 
 # --- what keys and shapes decide, and what they do not
@@ -394,7 +415,8 @@ def test_an_incomplete_model_is_not_a_smaller_one():
         (meta_state("vit_s", "dtn"), {"norm": "dtn"}, "hold the norm 'dtn'; models like vit_s have layer, batch"),
         (meta_state("pvt_tiny_norm", "dtn_var"), {}, "hold the norm 'dtn_var'; models like pvt_tiny_norm have"),
         (meta_state("t2t_vit_7"), {"norm": "dtn"}, "not those of norm='dtn' in t2t_vit_7"),
-        ({"blocks.0.norm1.buffer_x2": torch.zeros(1)}, {}, "Unified Normalization .* later version"),
+        (meta_state("t2t_vit_7", "un"), {"norm": "layer"}, "not those of norm='layer' in t2t_vit_7; they fit un"),
+        (meta_state("vit_norm_s", "un"), {}, "hold the norm 'un'; models like vit_norm_s have layer, dtn"),
         ({"conv1.weight": torch.zeros(1)}, {}, "no release is known whose keys look like conv1.weight"),
         ({"epoch": 3}, {}, "not a state dict: epoch"),
         ({}, {}, "not a state dict: nothing"),

@@ -275,7 +275,6 @@ def test_missing_unknown_and_misshapen_keys_are_listed_together():
         (meta_state("dvt_deit_small"), {"qk_scale": 0.1}, "leave the options out"),
         ({"less_less_token.cls_token": torch.zeros(1)}, {}, "0 blocks with 1 channels, which are not those of any of them"),
         (meta_state("dvt_t2t_vit_12"), {"arch": "dvt_t2t_vit_1"}, "unknown released model 'dvt_t2t_vit_1'. Did you mean"),
-        ({"blocks.0.norm1.buffer_x2": torch.zeros(1)}, {"arch": "dvt_deit_small"}, "Unified Normalization .* later version"),
     ],
 )
 def test_refusals(state, options, message):

@@ -70,11 +70,10 @@ SCENARIOS = {  # options of the layer, {step: (channel, factor)} of outliers, it
 }
 
 
-@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("filtration", [False, True])
 @pytest.mark.parametrize("official", [False, True])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_steps_follow_the_rules(scenario, official, filtration, masked):
+def test_steps_follow_the_rules(scenario, official, filtration):
     options, outliers, start = SCENARIOS[scenario]
     norm = layer(official=official, filtration=filtration, start=start, **options)
     oracle = oracle_of(norm)
@@ -83,7 +82,8 @@ def test_steps_follow_the_rules(scenario, official, filtration, masked):
         if t in outliers:
             channel, factor = outliers[t]
             x[..., channel] *= factor
-        mask = torch.rand(3, 5, generator=torch.Generator().manual_seed(t)) > 0.3 if masked else torch.ones(3, 5).bool()
+        masked = t % 3 > 0
+        mask = torch.rand(3, 5, generator=torch.Generator().manual_seed(t)) > (0.3 if masked else -1)
         y, dx, dweight, dbias = step(norm, x, dy, mask if masked else None)
         valid, everything = mask.flatten().numpy(), np.ones(15, bool)
         if not official:  # padding gives nothing and gets nothing

@@ -6,7 +6,8 @@ DTN (arXiv 2112.02624) released three families, told apart by their keys:
     vit_*         to_patch_embedding, transformer  class token from the start; the norm before attention is, in every block
     pvt_*_norm    patch_embed1..4, block1..4       both norms of the blocks of stages 1-3
 
-and T2T-ViT (arXiv 2101.11986) `t2t_vit_*`, `t2t_vit_t_*`; of DVT (arXiv 2105.15075) knows `released_dvt`. We go through the
+and T2T-ViT (arXiv 2101.11986) `t2t_vit_*`, `t2t_vit_t_*`; UN (arXiv 2208.01313) has these with every norm, the tokenizer's and
+the last one too, replaced; of DVT (arXiv 2105.15075) knows `released_dvt`. We go through the
 parameters of our model and ask, for each, which key of the release holds it; what no parameter asks for is dropped if we know
 it to be without effect, else an error.
 """
@@ -21,8 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from ..common.registry import nearest_match_error
+from ..norms.contract import Norm
 from ..norms.factory import norm_class_of
+from ..norms.smoothed import SmoothedNorm
 from .cascade import DVT_SIZES
+from .layers import make_norm
 from .pvt import PyramidVisionTransformer, released_pool
 from .released_dvt import build_dvt, is_dvt, released_name, released_numbers
 from .t2t import T2T_SIZES, T2TVisionTransformer
@@ -63,12 +67,14 @@ _NORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "insnorm": ("in", {"unbiased": True}),
     "gnorm": ("gn", {}),
     "scale": ("scale", {"per_channel": True}),
+    # What a checkpoint does not tell is as the authors trained T2T-ViT.
+    "un": ("un", {"official": True, "filtration": True, "warmup": 4000}),
 }
 _FAMILY_NORMS = {
-    "vit_norm": tuple(_NORMS),
+    "vit_norm": tuple(name for name in _NORMS if name != "un"),
     "vit": ("layer", "batch", "power", "insnorm", "gnorm", "scale"),  # DTN refuses the class token there
     "pvt": ("layer", "dtn_pool", "batch", "power", "insnorm", "gnorm", "scale"),  # "dtn" is for 14x14 grids only
-    "t2t": ("layer",),
+    "t2t": ("layer", "un"),
     "dvt": ("layer",),
 }
 _ALIKE = ("layer", "insnorm", "gnorm")  # a weight and a bias each: nothing in a checkpoint tells them apart
@@ -79,6 +85,7 @@ _MARKS = {
     "bn.running_mean": "batch",
     "running_phi": "power",
     "scale": "scale",
+    "buffer_x2": "un",
 }
 
 Transform = Callable[[Tensor], Tensor]
@@ -165,7 +172,7 @@ def import_released(
     Args:
         state_dict: the state dict, or a checkpoint that holds it under "state_dict" or "model"; "module." in front is removed.
         arch: the release's name: vit_norm_s_star, vit_s, pvt_tiny_norm, t2t_vit_14, ... A DVT has ours: dvt_t2t_vit_12, ...
-        norm: the release's name: layer, dtn, dtn_var, dtn_pool, batch, power, insnorm, gnorm, scale.
+        norm: the release's name: layer, dtn, dtn_var, dtn_pool, batch, power, insnorm, gnorm, scale, un.
         norm_blocks: before which block of a vit_norm_* model the class token enters. Read from the keys of all norms but the
             three that look alike; for those 10, the release's default, unless given.
         qk_scale: factor of T2T-ViT's attention logits. None is head_dim ** -0.5; weights published by T2T-ViT need
@@ -194,6 +201,8 @@ def import_released(
     marked = dict(_marked_sites(state, family))  # norm's name -> (its kind, block)
     arch, norm = _identify(state, family, arch, norm, marked)
     assumed: dict[str, Any] = {}
+    if norm == "un":
+        assumed |= {option: _NORMS["un"][1][option] for option in ("warmup", "filtration")}
     if family == "vit_norm":
         norm_blocks = _count_blocks(marked, norm_blocks, assumed)
     elif norm_blocks is not None:
@@ -215,7 +224,7 @@ def _fill(model: nn.Module, state: State, family: str, report: dict[str, Any]) -
     dtype = torch.promote_types(next(v.dtype for v in values.values() if v.is_floating_point()), torch.float32)
     model = model.to(dtype).to_empty(device="cpu")
     for module in model.modules():
-        if isinstance(module, Upsample):  # its numbers are no part of a checkpoint
+        if isinstance(module, (Upsample, SmoothedNorm)):  # some of their numbers are no part of a checkpoint
             module.reset_parameters()
     model.load_state_dict(values, strict=True)
     model.import_report = {**report, "dropped": dropped, "renamed": renamed}  # type: ignore[assignment]
@@ -242,8 +251,6 @@ def _unwrap(checkpoint: Mapping[str, Any], ema: bool) -> tuple[State, str | None
 def _family(state: State) -> str:
     if is_dvt(state):
         return "dvt"
-    if any(name.endswith(".buffer_x2") for name in state):
-        raise ValueError("this is a state dict with Unified Normalization (UN); importing it comes with a later version")
     marks = {
         "t2t": "tokens_to_token.",
         "vit": "transformer.layers.",
@@ -368,7 +375,10 @@ def _build(
     }
     shared |= arch.sizes
     if family == "t2t":
-        return T2TVisionTransformer(img_size=16 * grid, qk_scale=qk_scale, **shared)
+        t2t = T2TVisionTransformer(img_size=16 * grid, qk_scale=qk_scale, **shared | {"norm": "ln", "norm_options": {}})
+        if norm == "un":
+            _normalise_all_by_un(t2t, state, options)
+        return t2t
     if family == "pvt":
         return PyramidVisionTransformer(img_size=patch * grid, patch_size=patch, **shared)
     depth = arch.sizes["depth"]
@@ -385,6 +395,14 @@ def _build(
         # Then the release never adds its class token, and classifies the first patch instead.
         model.global_pool = "token"
     return model
+
+
+def _normalise_all_by_un(model: nn.Module, state: State, options: dict[str, Any]) -> None:
+    """In place: every norm, each with the windows that its buffers show."""
+    for path, norm in [(path, module) for path, module in model.named_modules() if isinstance(module, Norm)]:
+        buffers = (state.get(f"{path}.{name}") for name in ("buffer_x2", "buffer_gz"))
+        window = tuple(4 if buffer is None else len(buffer) for buffer in buffers)
+        model.set_submodule(path, make_norm("un", norm.dim, norm.heads, {**options, "window": window}))
 
 
 def _square(name: str, key: str, count: int) -> int:
