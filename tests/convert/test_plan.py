@@ -292,7 +292,14 @@ def test_nothing_to_swap_is_an_error_with_reasons():
 # ---- causal ----
 
 
-@pytest.mark.parametrize("norm", ["dtn", "dtn_released", "in", "gn", "sn", "bn", "power"])
+OF_ONE_TOKEN = ("ln", "rms", "scale", "dyt", "derf")
+MIXING = (
+    *("dtn", "dtn_released", "in", "gn", "sn", "bn", "power"),
+    *("un", "repbn", "prepbn", "zscore", "minmax", "ldfn"),
+)
+
+
+@pytest.mark.parametrize("norm", MIXING)
 def test_norms_that_mix_tokens_are_refused_in_causal_models(norm):
     options = {"norm_options": {"ndim": 1}} if norm == "dtn" else {}
     plan = plan_swap(Language(), norm, **options)
@@ -304,27 +311,14 @@ def test_norms_that_mix_tokens_are_refused_in_causal_models(norm):
         swap_norms(small_vit(), norm, causal=True)
 
 
-@pytest.mark.parametrize("norm", ["ln", "rms", "scale", "dyt", "derf"])
+@pytest.mark.parametrize("norm", OF_ONE_TOKEN)
 def test_norms_of_single_tokens_are_fine_there(norm):
     assert plan_swap(Language(), norm).counts()["swap"] == 4
     assert plan_swap(small_vit(), norm, causal=True).counts()["swap"] == 4
 
 
 def test_every_registered_norm_was_considered():
-    assert set(dynavit.list_norms()) == {
-        "dtn",
-        "dtn_released",
-        "in",
-        "gn",
-        "sn",
-        "bn",
-        "power",
-        "ln",
-        "rms",
-        "scale",
-        "dyt",
-        "derf",
-    }
+    assert set(dynavit.list_norms()) == {*OF_ONE_TOKEN, *MIXING}
 
 
 def test_decoders():
