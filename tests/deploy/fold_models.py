@@ -39,7 +39,8 @@ def small_vit(**options):
 
 
 def small_swin():
-    sizes = {"depths": (1, 1, 1, 1), "embed_dim": 12, "num_heads": (1, 2, 2, 2)}
+    """Two stages on 14 x 14 and 7 x 7 tokens; the second block shifts its windows."""
+    sizes = {"img_size": 56, "depths": (2, 1), "embed_dim": 12, "num_heads": (1, 2)}
     return timm_model("swin_tiny_patch4_window7_224", num_classes=5, **sizes)
 
 

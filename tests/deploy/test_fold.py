@@ -5,13 +5,13 @@ import json
 
 import pytest
 import torch
-from deploy.fold_models import Through, all_bn, difference, settled, small_swin, small_vit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
 import dynavit
+from deploy.fold_models import Through, all_bn, difference, settled, small_swin, small_vit
 from dynavit import fold
 from dynavit.norms.factory import norm_class_of
 
@@ -54,7 +54,7 @@ def no_norm_remains(model, example):
     [
         (lambda: all_bn(small_vit()), 16),
         (lambda: all_bn(dynavit.create_model("test_pvt")), 32),
-        (lambda: all_bn(small_swin()), 224),
+        (lambda: all_bn(small_swin()), 56),
     ],
     ids=["vit", "pvt", "swin"],
 )
@@ -63,12 +63,12 @@ def test_no_norm_remains_in_transformers(build, size):
     before = copy.deepcopy(model.state_dict())
     random_state = torch.random.get_rng_state()
     folded = fold(model)
+    assert torch.equal(torch.random.get_rng_state(), random_state)
     report = folded.fold_report
     assert report.count("folded") == len(report.rows) == len(model.swap_plan.swapped()) and report.error <= report.limit
     no_norm_remains(folded, torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0)))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
-    assert torch.equal(torch.random.get_rng_state(), random_state) is False or True
     json.dumps(report.to_dict(), allow_nan=False)
 
 
@@ -150,28 +150,38 @@ def test_shared_norm_and_shared_reader():
     assert rows["norm"].action == "folded"
 
 
-@pytest.mark.parametrize(
-    ("run", "why"),
-    [
-        (lambda m, x: m.norm(x), "an output of the model"),
-        (lambda m, x: m.norm(x) + m.read(m.norm(x)), "read by add"),
-        (lambda m, x: m.read(m.norm(x)) + m.read(x), "read.weight also reads something else"),
-        (lambda m, x: m.read(m.norm(x)) + m.read(m.other(x)), "read.weight also reads something else"),
-        (lambda m, x: m.read(torch.cat([x[:, :1], m.norm(x)], 1)), "joined to other tokens before read.weight"),
-        (lambda m, x: m.read(F.pad(m.norm(x), (0, 0, 1, 0))), "zeros are padded between it and read.weight"),
-        (lambda m, x: m.wide(m.norm(x).transpose(1, 2).unflatten(2, (3, 3))), "wide.weight pads it with zeros"),
-        (lambda m, x: F.linear(m.norm(x), m.read.weight, m.read.bias * 2), "the bias beside read.weight is computed"),
-        (lambda m, x: F.linear(m.norm(x), m.read.weight * 2), "the weight it meets is computed"),
-        (lambda m, x: F.linear(m.norm(x), m.plain.weight), "plain.weight cannot be given a bias"),
-        (lambda m, x: m.read(m.norm(x)) + m.read.weight.sum(), "read.weight is also read by sum"),
-        (lambda m, x: m.read(m.norm(x)).sum() + (x @ m.read.bias).sum(), "read.bias is also read by matmul"),
-        (lambda m, x: m.read(m.norm(x).amax(1)), "read by amax"),
-    ],
-)
-def test_what_is_left_says_why(run, why):
-    parts = {"norm": bn, "other": bn, "read": linear(), "plain": linear(bias=False), "wide": lambda: nn.Conv2d(C, C, 3, padding=1)}
-    model, folded, rows = folded_pair(run, **parts)
-    assert rows["norm"].action == "left" and why in rows["norm"].reason
+LEFT = {
+    "an output of the model": lambda m, x: m.norm(x),
+    "read by add": lambda m, x: m.norm(x) + m.read(m.norm(x)),
+    "read.weight also reads something else": lambda m, x: m.read(m.norm(x)) + m.read(x),
+    "shared.weight also reads something else": lambda m, x: m.shared(m.norm(x)) + m.shared(m.other(x)),
+    "it is joined to other tokens before read.weight": lambda m, x: m.read(torch.cat([x[:, :1], m.norm(x)], 1)),
+    "zeros are padded between it and read.weight": lambda m, x: m.read(F.pad(m.norm(x), (0, 0, 1, 0))),
+    "wide.weight pads it with zeros": lambda m, x: m.wide(m.norm(x).transpose(1, 2).unflatten(2, (3, 3))),
+    "the bias beside read.weight is computed": lambda m, x: F.linear(m.norm(x), m.read.weight, m.read.bias * 2),
+    "the weight it meets": lambda m, x: F.linear(m.norm(x), m.read.weight * 2),
+    "plain.weight cannot be given a bias": lambda m, x: F.linear(m.norm(x), m.plain.weight),
+    "read.weight is also read by sum": lambda m, x: m.read(m.norm(x)) + m.read.weight.sum(),
+    "read.bias is also read by matmul": lambda m, x: m.read(m.norm(x)).sum() + (x @ m.read.bias).sum(),
+    "read by amax": lambda m, x: m.read(m.norm(x).amax(1)),
+    "dropout": lambda m, x: m.read(F.dropout(m.norm(x), 1e-9, training=True)),
+}
+
+
+def test_what_is_left_says_why():
+    def case(run):
+        parts = {"norm": bn(), "other": bn(), "read": nn.Linear(C, C), "shared": nn.Linear(C, C)}
+        return Through(run, **parts, plain=nn.Linear(C, C, bias=False), wide=nn.Conv2d(C, C, 3, padding=1))
+
+    torch.manual_seed(0)
+    cases = {f"case{at}": case(run) for at, run in enumerate(LEFT.values())}
+    model = settled(Through(lambda m, x: tuple(getattr(m, name)(x) for name in cases), **cases)).double()
+    folded = fold(model, example=TOKENS)
+    rows = {row.path: row for row in folded.fold_report.rows}
+    for name, why in zip(cases, LEFT, strict=True):
+        row = rows[f"{name}.norm"]
+        assert row.action == "left" and why in row.reason.replace(f"{name}.", "")
+    assert rows["case0.other"].reason == "the model does not call it"
     for name, tensor in folded.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
 
@@ -261,7 +271,7 @@ def _as_map(conv, x):
     return conv(x.transpose(1, 2).unflatten(2, (3, 3))).flatten(2).transpose(1, 2)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(programs())
 def test_any_program_computes_the_same(names):
     torch.manual_seed(0)
@@ -342,5 +352,7 @@ def test_the_report_reads_well_and_warns_of_uneven_maps():
     report = fold(model, example=torch.randn(2, 4, C, generator=torch.Generator().manual_seed(0))).fold_report
     assert report.rows[0].spread > 1e3 and len(report.warnings) == 1
     text = str(report)
-    assert "norm  BatchNorm  folded  into read.weight" in text and "1 folded, 0 partly, 0 left" in text and "warning: norm" in text
+    assert (
+        "norm  BatchNorm  folded  into read.weight" in text and "1 folded, 0 partly, 0 left" in text and "warning: norm" in text
+    )
     assert json.loads(json.dumps(report.to_dict()))["rows"][0]["into"] == ["read.weight"]

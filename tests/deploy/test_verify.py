@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from deploy.fold_models import Through
 from torch import nn
 
+from deploy.fold_models import Through
 from dynavit.deploy.verify import verify_fold
 
 

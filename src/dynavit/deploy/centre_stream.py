@@ -75,21 +75,21 @@ def _streams(readers: dict[fx.Node, str], names: dict[str, str]) -> list[Stream]
             if node in stream.values:
                 continue
             stream.values.add(node)
+            stream.readers |= {user for user in node.users if user in readers and user.args[0] is node}
             if _passes(node):
                 waiting += node.all_input_nodes
             elif operator_name(node) in LINEARS or node.name in names:
                 stream.writers.add(node)
             else:
                 what = "the model's input" if node.op == "placeholder" else short_name(operator_name(node))
-                stream.problem = f"its input is also written by {what}{place(node)}"
+                stream.problem = stream.problem or f"its input is also written by {what}{place(node)}"
+                continue  # nothing will be moved, and half the model may hang on such a value
             for user in node.users:
-                if user in readers and user.args[0] is node:
-                    stream.readers.add(user)
-                elif _passes(user):
+                if _passes(user):
                     waiting.append(user)
-                else:
+                elif user not in stream.readers:
                     what = "the caller of the model" if user.op == "output" else short_name(operator_name(user))
-                    stream.problem = f"its input is also read by {what}{place(user)}"
+                    stream.problem = stream.problem or f"its input is also read by {what}{place(user)}"
     return streams
 
 

@@ -54,11 +54,9 @@ class Site:
 
 def without_affine(norm: nn.Module) -> nn.Module:
     """The same module, its weight and bias gone."""
-    norm.register_parameter("weight", None)
-    norm.register_parameter("bias", None)
-    for name in ("affine", "elementwise_affine"):
+    for name, gone in (("weight", None), ("bias", None), ("affine", False), ("elementwise_affine", False)):
         if hasattr(norm, name):
-            setattr(norm, name, False)
+            setattr(norm, name, gone)
     return norm
 
 
