@@ -135,6 +135,28 @@ def test_a_recomputed_call_is_the_call_it_repeats(name, reentrant, deferred):
         equal(state(repeated), state(plain))
 
 
+# torch 2.13's tracer itself instantiates autograd.Function, and inductor uses torch.jit; both warn.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+@smoothed
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_micro_batches_move_the_same_memory(name, backend):
+    torch.compiler.reset()
+    eager = make(name)
+    eager.defer_statistics()
+    compiled = copy.deepcopy(eager)
+    fast = torch.compile(compiled, fullgraph=True, backend=backend)
+    for step in range(3):
+        for part in range(2):
+            one = run(eager, tokens(10 * step + part))
+            two = run(compiled, tokens(10 * step + part), call=fast)
+            torch.testing.assert_close(two, one)
+        eager.commit_statistics()
+        compiled.commit_statistics()
+        torch.testing.assert_close(state(compiled), state(eager))
+
+
 @smoothed
 def test_a_layer_from_the_meta_device_has_nothing_pending(name):
     norm = create_norm(name, DIM, heads=2, device="meta").to_empty(device="cpu")
