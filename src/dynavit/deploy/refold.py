@@ -12,7 +12,7 @@ from .folding import fold
 def fold_structure(model: nn.Module, input_size: Sequence[int], state: Mapping[str, Tensor]) -> nn.Module:
     """Fold a model that was just built, so that `state` fits it.
 
-    Which norms go follows from the model's graph, not from its weights. Which biases come does not: a fresh norm shifts nothing.
+    Which norms go follows from the model's graph, not from its weights. Which biases come does not: a fresh norm has no shift.
     """
     parts: Any = model.modules()
     for part in parts:
