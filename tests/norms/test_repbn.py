@@ -215,3 +215,9 @@ def test_a_model_trains_and_evaluates(name):
         loss.backward()
         optimiser.step()
         assert one.eval()(images).isfinite().all()
+
+
+def test_a_swapped_model_begins_as_it_was():
+    model = scattered(create_model("test_vit", norm="ln", num_classes=3, img_size=32)).eval()
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(swap_norms(model, "prepbn", norm_options={"ln_eps": 1e-5})(images), model(images))

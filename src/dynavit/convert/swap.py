@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..norms import DynamicTokenNorm, Norm, create_norm
+from ..norms.annealed import AnnealedNorm
 from ..norms.factory import norm_class_of
 from . import trace as tracing
 from .grid import Carrier, attach
@@ -117,6 +118,9 @@ def _new_norm(model: nn.Module, row: SwapRow, old: OldNorm, plan: SwapPlan) -> N
     norm = create_norm(plan.norm, row.dim, **{**options, **plan.norm_options})
     for new, was in ((norm.weight, old.weight), (norm.bias, old.bias)):
         _carry_over(new, was)
+    if isinstance(norm, AnnealedNorm) and old.kind == "ln":  # it begins as a LayerNorm: as this one
+        _carry_over(norm.ln_weight, old.weight)
+        _carry_over(norm.ln_bias, old.bias)
     return norm.train(module.training)
 
 

@@ -9,7 +9,7 @@ LayerNorm bounds every token while N learns its statistics on a healthy network.
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .contract import statistics_dtype
 from .smoothed import SmoothedNorm
@@ -19,7 +19,7 @@ PARTS = 2**30
 
 
 class AnnealedNorm(SmoothedNorm):
-    """Base of annealed norms. A subclass mixes by `blend` () and has a LayerNorm of its own.
+    """Base of annealed norms. A subclass mixes by `blend` () and has a LayerNorm of its own, `ln_weight` and `ln_bias` (c).
 
     The state holds `blend_parts`, a whole number of parts of 2^-30: averages of weights copy whole numbers, where an average of
     `blend` itself would never come down to 0, and conversions to half precision leave them alone.
@@ -31,6 +31,8 @@ class AnnealedNorm(SmoothedNorm):
     """
 
     blend_parts: Tensor
+    ln_weight: nn.Parameter | None
+    ln_bias: nn.Parameter | None
 
     def __init__(self, dim: int, *, warmup: float, anneal: float, evaluate: Evaluation = "blend", **shared: Any) -> None:
         super().__init__(dim, **shared)

@@ -42,6 +42,9 @@ class PowerNorm(SmoothedNorm):
     running_phi: Tensor
     ema_gz: Tensor
     iters: Tensor
+    pending_gz: Tensor
+    pending_gz_weight: Tensor
+    used: Tensor
 
     def __init__(
         self,
