@@ -151,7 +151,7 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
         return torch.cat([super().merge(old, old_weight, new, new_weight), line[2:]])
 
     def move(self, statistics: Tensor, weight: Tensor) -> None:
-        share = torch.where(self.steps == 0, 1.0, 1.0 - self.alpha).to(self.line.dtype)
+        share = torch.where(self.steps == 0, 1.0, self.line.new_full((), 1.0 - self.alpha))
         self.line.copy_(_join(self.line, _line(statistics), torch.where(weight[-1] > 1, share, 0.0)))
         super().move(statistics, weight)
 
@@ -184,7 +184,7 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
         """LayerNorm's share, how much of it no line explains, and how far the mixing weights are from where they began."""
         values = {"blend": float(self.blend), "unexplained": self._unexplained()}
         if self.eta is not None:
-            values["eta"] = float(self.eta)
+            values["eta"] = float(self.eta.detach())
         for name, logit in (("centre", self.centre_logit), ("scale", self.scale_logit)):
             shares = logit.detach().double().softmax(1)
             values |= {f"{name}_{expert}": float(share) for expert, share in zip(self.experts, shares.mean(0), strict=True)}
