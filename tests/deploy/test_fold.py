@@ -146,8 +146,8 @@ def test_shared_norm_and_shared_reader():
     def run(m, x):
         return m.read(m.norm(x)) + m.read(m.norm(x.tanh()))
 
-    _, _, rows = folded_pair(run, norm=bn, read=linear())
-    assert rows["norm"].action == "folded"
+    _, folded, rows = folded_pair(run, norm=bn, read=linear(bias=False))
+    assert rows["norm"].action == "folded" and folded.read.bias is not None
 
 
 LEFT = {
@@ -230,6 +230,25 @@ def test_two_norms_in_a_row():
     _, folded, rows = folded_pair(lambda m, x: m.read(m.second(m.first(x))), first=bn, second=bn, read=linear())
     assert {row.action for row in rows.values()} == {"folded"}
     no_norm_remains(folded, TOKENS)
+    # Nothing can read the second here, so it follows the first into what makes their input.
+    _, _, rows = folded_pair(lambda m, x: m.second(m.first(m.make(x))).tanh(), make=linear(), first=bn, second=bn)
+    assert rows["first"].into == rows["second"].into == ["make.weight"]
+
+
+def test_a_norm_made_of_norms_is_one():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = bn()
+
+        def affine_map(self):
+            return self.inner.affine_map()
+
+        def forward(self, x):
+            return self.inner(x)
+
+    _, _, rows = folded_pair(lambda m, x: m.read(m.norm(x)), norm=Outer, read=linear())
+    assert list(rows) == ["norm"]
 
 
 def test_timm_norm_with_an_activation_keeps_it():

@@ -320,7 +320,7 @@ def argument(node: fx.Node, name: str) -> Any:
 def place(node: fx.Node) -> str:
     """ " in path.of.module", where the call stands."""
     stack = node.meta.get("nn_module_stack") or {"": ("", "")}
-    path = list(stack.values())[-1][0]
+    path = list(stack.values())[-1][0].partition("@")[0]  # path@1: the second call of a module
     return f" in {path}" if path else ""
 
 

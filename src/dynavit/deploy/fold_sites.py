@@ -78,8 +78,14 @@ def find_sites(model: nn.Module) -> list[Site]:
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(module, []).append(path)
-    found = [_read(module, tuple(where)) for module, where in paths.items()]
-    return [site for site in found if site is not None]
+    found: list[Site] = []
+    for module, where in paths.items():
+        # A norm may be made of others: the outer one speaks for them.
+        inside = any(where[0].startswith(f"{path}.") for outer in found for path in outer.paths)
+        site = None if inside else _read(module, tuple(where))
+        if site is not None:
+            found.append(site)
+    return found
 
 
 @torch.no_grad()

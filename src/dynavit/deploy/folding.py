@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..convert.trace import sample_input
 from .centre_stream import centre_streams
-from .fold_graph import trace_flow
+from .fold_graph import Marker, trace_flow
 from .fold_report import FoldReport, FoldRow
 from .fold_sites import Site, find_sites
 from .frozen_dtn import freeze_token_norms
@@ -71,7 +71,7 @@ def _fold_norms(model: nn.Module, example: Tensor) -> list[FoldRow]:
 
 
 def _fold_once(model: nn.Module, example: Tensor) -> tuple[list[FoldRow], bool]:
-    """A row for each norm, and whether one that was left stands before one that is gone now."""
+    """A row for each norm, and whether one that was left stands beside one that is gone now."""
     sites = find_sites(model)
     if all(site.scale is None or site.trouble for site in sites):
         return [_row(site, "left", reason=site.trouble or NOTHING) for site in sites], False
@@ -97,9 +97,9 @@ def _fold_once(model: nn.Module, example: Tensor) -> tuple[list[FoldRow], bool]:
             rest = site.rest()
             for path in site.paths:
                 model.set_submodule(path, rest)
-    gone = [marker for marker, row in zip(markers, rows, strict=True) if row.action == "folded"]
-    waiting = [marker for marker, row in zip(markers, rows, strict=True) if row.action == "left"]
-    return rows, any(read.by in gone for marker in waiting for read in marker.reads)
+    actions = {marker: row.action for marker, row in zip(markers, rows, strict=True)}
+    beside = [{actions[marker], actions[read.by]} for marker in markers for read in marker.reads if isinstance(read.by, Marker)]
+    return rows, {"folded", "left"} in beside
 
 
 def _row(site: Site, action: str, into: list[str] | None = None, reason: str = "") -> FoldRow:

@@ -138,9 +138,13 @@ class Rewriter:
 
 def can_have_bias(model: nn.Module, linear: Linear) -> bool:
     """It has one, or its module would use one if it had."""
+    if linear.bias is not None:
+        return True
     path, _, name = linear.weight.rpartition(".")
-    usual = name == "weight" and isinstance(model.get_submodule(path), nn.Linear | _ConvNd)
-    return linear.bias is not None or (usual and all(place(call) == f" in {path}" for call in linear.calls))
+    module = model.get_submodule(path)
+    if name != "weight" or not isinstance(module, nn.Linear | _ConvNd):
+        return False
+    return all(model.get_submodule(place(call).removeprefix(" in ")) is module for call in linear.calls)
 
 
 def _nothing(channels: int) -> tuple[Tensor, Tensor]:
