@@ -393,6 +393,31 @@ def test_bad_options_are_named(options, message):
         UnifiedNorm(DIM, **options)
 
 
+# ------------------------------------------------------------------------------------------------ in a model
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_vit_learns(checkpointing):
+    """Warm-up, smoothing and outliers on the way; what it learned is there at evaluation."""
+    torch.manual_seed(0)
+    model = dynavit.swap_norms(dynavit.create_model("test_vit"), "un", start="fresh", norm_options={"warmup": 10})
+    model.set_grad_checkpointing(checkpointing)
+    assert sum(isinstance(module, UnifiedNorm) for module in model.modules()) == 6
+    optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
+    x, labels = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1)), torch.arange(8)
+    losses = []
+    for _ in range(30):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(x).float(), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 < 1.5 < losses[0]
+    assert torch.equal(model.eval()(x).argmax(1), labels)
+    assert model(x[:1]).isfinite().all()
+
+
 # -------------------------------------------------------------------------------------------- torch.compile
 
 
