@@ -396,12 +396,11 @@ def test_bad_options_are_named(options, message):
 # ------------------------------------------------------------------------------------------------ in a model
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_vit_learns(checkpointing):
-    """Warm-up, smoothing and outliers on the way; what it learned is there at evaluation."""
+def test_a_vit_learns():
+    """In mixed precision and with activation checkpointing; what it learned is there at evaluation."""
     torch.manual_seed(0)
     model = dynavit.swap_norms(dynavit.create_model("test_vit"), "un", start="fresh", norm_options={"warmup": 10})
-    model.set_grad_checkpointing(checkpointing)
+    model.set_grad_checkpointing(True)
     assert sum(isinstance(module, UnifiedNorm) for module in model.modules()) == 6
     optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
     x, labels = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1)), torch.arange(8)
