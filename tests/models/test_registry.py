@@ -104,3 +104,19 @@ def test_list_models_on_the_command_line(capsys):
     (row,) = json.loads(capsys.readouterr().out)
     assert row == {"name": "pvt_v2_b0", "description": "PVTv2-B0, the smallest", "home": "timm", "parameters": 3_666_760}
     assert [row.name for row in model_rows("test_*")] == dynavit.list_models("test_*")
+
+
+@pytest.mark.parametrize("name", ["vit_micro", "pvt_tiny", "t2t_vit_7", "dvt_vit_digits", "deit_tiny_patch16_224"])
+def test_a_norm_that_folds_takes_every_place(name):
+    """One LayerNorm that stays would be all that is left to compute after folding."""
+    model = dynavit.create_model(name, norm="zscore", norm_options={"alpha": 0.5})
+    norms = [module for module in model.modules() if "Norm" in type(module).__name__]
+    assert {(type(norm).__name__, norm.alpha) for norm in norms} == {("ZScoreNorm", 0.5)}
+
+
+def test_but_not_where_the_places_are_given():
+    model = dynavit.create_model("vit_micro", norm="bn", norm_blocks=2)
+    assert {type(module).__name__ for module in model.modules() if "Norm" in type(module).__name__} == {
+        "BatchNorm",
+        "LayerNorm",
+    }

@@ -444,3 +444,12 @@ def test_compiled_steps_equal_eager_ones(mode):
             one.commit_statistics()
         torch.testing.assert_close(compiled.state_dict(), eager.state_dict())
     assert eager.iters.item() == 1005 and eager.skip_counter.item() > 0
+
+
+def test_the_warmup_is_at_most_a_tenth_of_a_run_whose_length_is_told():
+    ours, theirs = dynavit.create_norm("un", 4), dynavit.create_norm("un", 4, official=True)
+    for norm in (ours, theirs):
+        norm.set_progress(0, 500)
+    assert (ours.warmup, theirs.warmup) == (50, 4000)
+    ours.set_progress(0, 100_000)
+    assert ours.warmup == 4000

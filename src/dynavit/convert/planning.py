@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..norms.factory import norm_class_of
+from ..norms.factory import folds, norm_class_of
 from . import trace as tracing
 from .causal import causal_modules, causal_reason, mixes_tokens
 from .grid import Grid, MissingGridError, halvings, spelled
@@ -32,8 +32,9 @@ def plan_swap(
 ) -> SwapPlan:
     """Say what `swap_norms` would do to each norm of a model, and why; nothing is changed.
 
-    By default the norms of blocks that belong to attention and MLP are swapped. The model is run once, in evaluation mode,
-    on random input, if its input size is given or can be read from it.
+    By default the norms of blocks that belong to attention and MLP are swapped; for a norm that folds away at evaluation every
+    norm is, since one that stays would be all that is left to compute. The model is run once, in evaluation mode, on random
+    input, if its input size is given or can be read from it.
 
     Args:
         norm: a name of `list_norms()`.
@@ -59,7 +60,10 @@ def plan_and_trace(
     plan.rows = [row for row, _ in rows]
     if where is not None:
         chosen = selector(where, plan.rows)
-        plan.rows = [_choose(row, possible, chosen(row)) for row, possible in rows]
+        plan.rows = [_choose(row, possible, chosen(row), "selected by where=") for row, possible in rows]
+    elif folds(norm):
+        why = f"{norm} folds away, so no other norm should stay"
+        plan.rows = [_choose(row, possible, row.site != "linear_bn", why) for row, possible in rows]
     if not plan.rows:
         plan.notes.append("the model has no norm of the LayerNorm family")
     return plan, trace
@@ -87,9 +91,9 @@ def _try(model: nn.Module, found: list[Found], input_size: Any, plan: SwapPlan) 
     return trace
 
 
-def _choose(row: SwapRow, possible: bool, chosen: bool) -> SwapRow:
+def _choose(row: SwapRow, possible: bool, chosen: bool, why: str) -> SwapRow:
     if chosen and possible and row.action != "swap":
-        return replace(row, action="swap", reason=f"selected by where= ({row.reason})")
+        return replace(row, action="swap", reason=f"{why} ({row.reason})")
     if not chosen and row.action == "swap":
         return replace(row, action="keep", reason="not selected by where=")
     return row

@@ -218,10 +218,10 @@ def dvt_vit_micro(**kwargs: Any) -> Cascade:
     """A cascade for small photographs: 4x4 and 8x8 tokens of 32-pixel images, 4 blocks of 64 channels; features are reused.
 
     Two convolutions make the tokens: in a short training few tokens of linear patches lag far behind. Relations are not reused:
-    in so small a model they take a fifth of the time.
+    in so small a model they take a fifth of the time. An exit's loss does not reach the exits before it: both learn faster so.
     """
     small = {"img_size": 32, "num_classes": 10, "embed_dim": 64, "depth": 4, "heads": 4, "mlp_ratio": 4.0}
-    reuse = {"feature_hidden": 32, "feature_width": 16, "relation_reuse": False, "positions": "learned"}
+    reuse = {"feature_hidden": 32, "feature_width": 16, "relation_reuse": False, "detach": True, "positions": "learned"}
     splits = (((3, 2, 1), (6, 4, 1)), ((3, 2, 1), (3, 2, 1)))
     return Cascade(**{**small, **reuse, "splits": splits, "tokens": "conv", "token_width": 32, **kwargs})
 

@@ -16,7 +16,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers.drop import DropPath
 from torch import Tensor, nn
 
-from ..norms import DynamicTokenNorm, Norm, create_norm
+from ..norms import DynamicTokenNorm, LayerNorm, Norm, create_norm
 from ..norms.contract import Grid
 from ..norms.factory import norm_class_of
 
@@ -92,6 +92,12 @@ def make_norm(
         elif issubclass(norm_class_of(name), DynamicTokenNorm):
             raise ValueError(f"the norm {name!r} is made for images, this model for sequences; 'dtn' fits both")
     return create_norm(name, dim, **{**site, **(options or {})})
+
+
+def norm_everywhere(model: nn.Module, name: str, options: dict[str, Any] | None = None) -> None:
+    """Put this norm in place of every LayerNorm. In place."""
+    for path, old in [(path, module) for path, module in model.named_modules() if isinstance(module, LayerNorm)]:
+        model.set_submodule(path, make_norm(name, old.dim, old.heads, options))
 
 
 def init_linears(model: nn.Module) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from ..common.registry import nearest_match_error
 from ..common.torchvision_shim import ensure_torchvision
+from ..norms.factory import folds
 
 Entry = Callable[..., nn.Module]
 
@@ -48,6 +49,11 @@ def register_model(function: Entry) -> Entry:
         options = {option: value for option, value in options.items() if option not in _FROM_TIMM}
         _check_options(name, function, options)
         model = function(**options)
+        norm = options.get("norm")
+        if norm is not None and folds(norm) and not {"norm_blocks", "norm_sites"} & options.keys():
+            from .layers import norm_everywhere  # imports timm
+
+            norm_everywhere(model, norm, options.get("norm_options"))
         for attribute in ("default_cfg", "pretrained_cfg"):
             if isinstance(cfg := getattr(model, attribute, None), dict):
                 cfg["architecture"] = name
@@ -70,7 +76,8 @@ def create_model(
 
     Args:
         name: see `list_models`; a timm name may carry timm's tag.
-        norm: a name of `list_norms`. None leaves what the model comes with (ours: LayerNorm). In a timm model the norms are
+        norm: a name of `list_norms`. None leaves what the model comes with (ours: LayerNorm). A norm that folds away at
+            evaluation takes every place, others those of blocks. In a timm model the norms are
             replaced by `swap_norms`: by fresh ones, or near the trained ones if `pretrained=True` is among the options.
         norm_options: options of that norm.
         where: which norms of a timm model, as in `swap_norms`. Our models say it with `norm_blocks` and the like.

@@ -29,6 +29,11 @@ def norm_class_of(name: str) -> type[Norm]:
     return _NORMS[name]
 
 
+def folds(name: str) -> bool:
+    """Whether the norm is an affine map at evaluation, so that it can go into the linear layers around it."""
+    return hasattr(norm_class_of(name), "affine_map")
+
+
 def list_norms() -> list[str]:
     """Names that `create_norm` takes, in alphabetical order."""
     return sorted(_NORMS)

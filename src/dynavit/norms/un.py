@@ -46,7 +46,7 @@ class UnifiedNorm(SmoothedNorm):
 
     Args:
         window: $M_f$ and $M_b$, one number for both or a pair.
-        warmup: steps before smoothing begins.
+        warmup: steps before smoothing begins; at most a tenth of the run, where the training loop tells its length.
         alpha: weight of the old value in both running averages.
         official: as the authors' code.
         filtration: whether outliers are looked for. None: yes, but not with `official`, where it is the authors' default.
@@ -82,6 +82,7 @@ class UnifiedNorm(SmoothedNorm):
         if warmup < 0:
             raise ValueError(f"UnifiedNorm: warmup counts steps, at least 0; got {warmup}")
         self.window, self.warmup, self.alpha, self.official = sizes, warmup, alpha, official
+        self.longest_warmup = warmup
         self.filtration = not official if filtration is None else filtration
         counter: dict[str, Any] = {"device": shared.get("device"), "dtype": torch.int64}
         self.register_buffer("running_var", torch.empty(dim, **self.state_options))
@@ -167,6 +168,11 @@ class UnifiedNorm(SmoothedNorm):
 
     def adopt(self, statistics: Tensor, weight: Tensor) -> None:
         _replace(weight[0] > 0, (self.running_var, statistics[0]))
+
+    def set_progress(self, step: int, total: int) -> None:
+        """The authors' 4000 steps would be the whole of a short run."""
+        if not self.official:
+            self.warmup = min(self.longest_warmup, total // 10)
 
     def defer_statistics(self, deferred: bool = True) -> None:
         super().defer_statistics(deferred and not self.official)
