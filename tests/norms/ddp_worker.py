@@ -11,13 +11,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dynavit.norms import create_norm, list_norms
-from dynavit.norms.annealed import AnnealedNorm
 from dynavit.norms.factory import norm_class_of
 from dynavit.norms.smoothed import SmoothedNorm
 
 NAMES = [name for name in list_norms() if issubclass(norm_class_of(name), SmoothedNorm)]
 # So that a few steps show more than a beginning.
-OPTIONS = {"power": {"warmup": 2}, "un": {"warmup": 2, "window": 2}}
+OPTIONS = {"power": {"warmup": 2}, "un": {"warmup": 2, "window": 2}, "minmax": {"extrema": "batch"}}
 DIM, STEPS = 8, 3
 SHARES = ([0, 1, 2], [3, 4])  # whose sample: the processes hold unequal numbers of samples, and of tokens
 
@@ -30,7 +29,7 @@ class Branches(nn.Module):
         self.before = nn.ModuleDict({name: nn.Linear(DIM, DIM) for name in NAMES})
         self.norms = nn.ModuleDict({name: create_norm(name, DIM, heads=2, **OPTIONS.get(name, {})) for name in NAMES})
         for norm in self.norms.values():
-            if isinstance(norm, AnnealedNorm):
+            if hasattr(norm, "set_progress"):
                 norm.set_progress(1, 2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

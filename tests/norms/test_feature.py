@@ -305,6 +305,15 @@ def test_recalibration_gives_exact_statistics(name, options):
 
 
 @every
+def test_recalibration_looks_at_each_batch_alone(name):
+    """The memory belongs to other weights, so it may not show in what the next layers see."""
+    norm, fresh = make(name), make(name)
+    norm(numbers() * 9 + 4)
+    norm.begin_recalibration()
+    close(norm(numbers(seed=1)), fresh(numbers(seed=1)))
+
+
+@every
 def test_at_evaluation_the_layer_is_its_affine_map(name):
     norm = make(name, eta=0.4)
     with pytest.raises(RuntimeError, match="eval"):
