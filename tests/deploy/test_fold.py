@@ -91,7 +91,7 @@ def test_cascade_folds_in_all_exits():
     torch.manual_seed(0)
     model = settled(dynavit.create_model("dvt_vit_digits", norm="bn", depth=1))
     folded = fold(model)
-    assert folded.fold_report.count("folded") == 4 and folded.fold_report.count("left") == 0
+    assert folded.fold_report.count("folded") == len(folded.fold_report.rows) == 7
     assert len(folded(torch.randn(3, 3, 8, 8))) == 2
 
 

@@ -91,7 +91,7 @@ class SequenceTransformer(nn.Module):
             ids = torch.where(mask, ids, 0)  # padding may hold ids that do not exist
         x = self.embed(ids) + self.pos_embed[:, :length]
         if self.cls_token is not None:
-            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1)
             if mask is not None:
                 mask = torch.cat([mask.new_ones(len(mask), 1), mask], 1)
         x = self.drop(x)

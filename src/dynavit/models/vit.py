@@ -178,7 +178,7 @@ class VisionTransformer(nn.Module):
 
     def with_token(self, x: Tensor) -> Tensor:
         assert self.cls_token is not None
-        return torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+        return torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1)
 
     def run_block(self, i: int, x: Tensor, grid: tuple[int, int]) -> Tensor:
         if self.class_token == "late" and i == self.token_enters:
