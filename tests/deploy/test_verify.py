@@ -50,6 +50,20 @@ def test_tuples_are_compared_exit_by_exit(model, images):
         verify_fold(both, wrong, images)
 
 
+def test_a_small_output_is_not_hidden_by_a_large_one(model, images):
+    both = Through(lambda m, x: (m.part(x), 1e7 * m.part(x)), part=model).eval()
+    wrong = Through(lambda m, x: (m.part(x) + 0.01, 1e7 * m.part(x)), part=model).eval()
+    assert verify_fold(both, copy.deepcopy(both), images).error < 1e-6
+    with pytest.raises(ValueError, match="differs from its source"):
+        verify_fold(both, wrong, images)
+
+
+def test_token_numbers_stay_numbers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3)).eval()
+    assert verify_fold(model, copy.deepcopy(model), torch.tensor([[0, 3], [1, 4]])).error < 1e-6
+
+
 def test_other_shapes_and_training_mode_are_errors(model, images):
     with pytest.raises(ValueError, match=r"returns \[\(16, 8\)\], its source \[\(16, 3\)\]"):
         verify_fold(model, model[0], images)
