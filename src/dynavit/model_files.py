@@ -98,7 +98,7 @@ def load(
     if card.fold is not None:
         from .deploy.refold import fold_structure
 
-        model = fold_structure(model, card.input_size, state)
+        model = fold_structure(model, card.input_size)
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
     try:
         model.load_state_dict(state)

@@ -62,6 +62,7 @@ FORBIDDEN = {
     "also read by tanh": lambda m, x: m.read(m.norm(y := m.write(x))) + y.tanh(),
     "also read by the caller of the model": lambda m, x: (m.read(m.norm(y := m.write(x))), y),
     "also written by mul": lambda m, x: m.read(m.norm(m.write(x) * 2.0)),
+    "also written by conv1d in groups": lambda m, x: m.read(m.norm(m.deep(x.transpose(1, 2)).transpose(1, 2))),
     "channels are mixed by add": lambda m, x: m.read(m.norm((y := m.write(x)) + y.flip(-1))),
     "in another order": lambda m, x: m.read(m.norm(m.write(x).flip(-1))),
     "which has not 6 channels": lambda m, x: m.read(m.norm(m.wide(x)[..., :C])),
@@ -74,7 +75,7 @@ FORBIDDEN = {
 def test_the_mean_stays_where_somebody_else_needs_it():
     def case(run):
         parts = {"write": nn.Linear(C, C), "wide": nn.Linear(C, 2 * C), "norm": nn.LayerNorm(C), "read": nn.Linear(C, C)}
-        return Through(run, **parts)
+        return Through(run, **parts, deep=nn.Conv1d(C, C, 1, groups=2))
 
     torch.manual_seed(0)
     cases = {f"case{at}": case(run) for at, run in enumerate(FORBIDDEN.values())}

@@ -25,7 +25,7 @@ from .fold_graph import (
     short_name,
     tensor_at,
 )
-from .fold_sites import carry_hooks
+from .fold_sites import carry_hooks, known_forward
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ def centre_streams(model: nn.Module, example: Tensor) -> dict[str, str]:
 def _removable(module: nn.Module) -> bool:
     # By name: timm's subclass is the same, others of its subclasses bring the channels to the last axis first.
     is_ln = isinstance(module, LayerNorm | nn.LayerNorm) and type(module).__name__ == "LayerNorm"
-    return is_ln and module.weight is None and module.bias is None
+    return is_ln and known_forward(module) and module.weight is None and module.bias is None
 
 
 def _streams(readers: dict[fx.Node, str], names: dict[str, str]) -> list[Stream]:
@@ -78,10 +78,11 @@ def _streams(readers: dict[fx.Node, str], names: dict[str, str]) -> list[Stream]
             stream.readers |= {user for user in node.users if user in readers and user.args[0] is node}
             if _passes(node):
                 waiting += node.all_input_nodes
-            elif operator_name(node) in LINEARS or node.name in names:
+            elif node.name in names or (operator_name(node) in LINEARS and not _in_groups(node)):
                 stream.writers.add(node)
             else:
                 what = "the model's input" if node.op == "placeholder" else short_name(operator_name(node))
+                what += " in groups" if operator_name(node) in LINEARS else ""
                 stream.problem = stream.problem or f"its input is also written by {what}{place(node)}"
                 continue  # nothing will be moved, and half the model may hang on such a value
             for user in node.users:
@@ -98,6 +99,11 @@ def _passes(node: fx.Node) -> bool:
     if operator_name(node) == "aten::add":
         return all(isinstance(part, fx.Node) for part in node.args[:2]) and argument(node, "alpha") == 1
     return node.op == "call_function" and moves_values(node)
+
+
+def _in_groups(node: fx.Node) -> bool:
+    """Whether channels of a convolution have inputs of their own, so that no weight could take their mean away."""
+    return (argument(node, "groups") or 1) > 1
 
 
 def _mixed_channels(stream: Stream, graph: fx.Graph) -> str:

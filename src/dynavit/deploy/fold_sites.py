@@ -17,6 +17,9 @@ from ..norms import Norm
 from ..norms.contract import Grid
 
 TOKEN_NORMS = (Norm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+# Where forwards are written that do nothing but what the class is named after; batch norms keep their activation apart.
+KNOWN_TOKEN_NORMS = (Norm.__module__.rpartition(".")[0], "torch.nn.modules.normalization", "timm.layers.norm")
+KNOWN_BATCH_NORMS = ("torch.nn.modules.batchnorm", "timm.layers.norm_act")
 
 
 class Folded(nn.Module):
@@ -36,7 +39,7 @@ class Site:
     norm: nn.Module
     axis: int = -1  # of channels, in its input and output
     scale: Tensor | None = None  # (c) in float64; None: nothing of it is constant
-    shift: Tensor | None = None
+    shift: Tensor | None = None  # None: it cannot have one, whatever it learns
     whole: bool = False  # nothing but the map
     trouble: str = ""  # why the map cannot be moved, whatever stands around it
 
@@ -73,6 +76,13 @@ def activations(norm: nn.Module) -> list[nn.Module]:
     return [part for part in parts if isinstance(part, nn.Module) and not isinstance(part, nn.Identity)]
 
 
+def known_forward(norm: nn.Module) -> bool:
+    """Whether it computes what its class is named after: a subclass may do anything, such as an activation."""
+    written_in = norm.forward.__module__
+    known = KNOWN_BATCH_NORMS if isinstance(norm, _BatchNorm) else KNOWN_TOKEN_NORMS
+    return any(written_in == module or written_in.startswith(f"{module}.") for module in known)
+
+
 def find_sites(model: nn.Module) -> list[Site]:
     """Every norm, in the order of the model's modules. Raises for one that is not ready to be folded."""
     paths: dict[nn.Module, list[str]] = {}
@@ -107,7 +117,7 @@ def _read(norm: nn.Module, paths: tuple[str, ...]) -> Site | None:
         site.scale = (var + norm.eps).rsqrt() * _or(norm.weight, 1.0)
         site.shift = _or(norm.bias, 0.0) - mean * site.scale
     elif isinstance(norm, TOKEN_NORMS):
-        site.axis = 1 if isinstance(norm, nn.GroupNorm) or type(norm).__name__.endswith("2d") else -1
+        site.axis = 1 if isinstance(norm, nn.GroupNorm) or "2d" in type(norm).__name__ else -1
         if isinstance(norm, nn.LayerNorm | nn.RMSNorm) and len(norm.normalized_shape) > 1:
             site.trouble = "it normalises over several axes"
         weight, bias = norm.weight, getattr(norm, "bias", None)
@@ -115,11 +125,12 @@ def _read(norm: nn.Module, paths: tuple[str, ...]) -> Site | None:
             return site
         channels = norm.dim if isinstance(norm, Norm) else (weight if weight is not None else bias).numel()  # type: ignore[union-attr]
         site.scale = (torch.ones(1) if weight is None else weight).expand(channels)
-        site.shift = (torch.zeros(1) if bias is None else bias).expand(channels)
+        site.shift = None if bias is None else bias.expand(channels)
     else:
         return None
-    if site.scale is not None and site.shift is not None:
-        site.scale, site.shift = site.scale.detach().double().clone(), site.shift.detach().double().clone()
+    site.scale, site.shift = (x if x is None else x.detach().double().clone() for x in (site.scale, site.shift))
+    if not hasattr(norm, "affine_map") and not known_forward(norm):
+        site.trouble = f"{type(norm).__name__} has a forward of its own, which may do more than normalise"
     if any(not isinstance(getattr(hook, "__self__", None), SiteHook) for hook in _hooks(norm)):
         site.trouble = "somebody has hooked onto it"
     return site

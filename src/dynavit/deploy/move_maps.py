@@ -16,7 +16,7 @@ from .fold_graph import Linear, Marker, constant_along, place, tensor_at
 
 def forward_problem(model: nn.Module, marker: Marker) -> str:
     """Why this map cannot go into what reads it; empty if it can."""
-    shifts = bool(marker.site.shift is not None and marker.site.shift.any())
+    shifts = marker.site.shift is not None  # not its values: what folds must follow from the graph alone, see refold
     for read in marker.reads:
         linear = read.by
         if not isinstance(linear, Linear):
@@ -84,18 +84,22 @@ class Rewriter:
         self.model, self.linears = model, linears
         self.before: dict[Linear, tuple[Tensor, Tensor]] = {}  # maps of inputs: scale and shift (c_in)
         self.after: dict[Linear, tuple[Tensor, Tensor]] = {}  # maps of outputs: scale and shift (c_out)
+        self.shifted: set[Linear] = set()  # which need a bias
 
     def forward(self, marker: Marker) -> list[str]:
         """Into its readers; their names."""
         site, readers = marker.site, {read.by: None for read in marker.reads if isinstance(read.by, Linear)}
-        assert site.scale is not None and site.shift is not None
+        assert site.scale is not None
         for linear in readers:
             labels = linear.inputs[0]
             assert labels is not None
             scale, shift = self.before.setdefault(linear, _nothing(len(labels)))
             mine = (labels >= marker.first) & (labels < marker.first + marker.channels)
             channel = (labels[mine] - marker.first).long()
-            scale[mine], shift[mine] = site.scale.cpu()[channel], site.shift.cpu()[channel]
+            scale[mine] = site.scale.cpu()[channel]
+            if site.shift is not None:
+                shift[mine] = site.shift.cpu()[channel]
+                self.shifted.add(linear)
         return [linear.weight for linear in readers]
 
     def backward(self, marker: Marker) -> list[str]:
@@ -109,6 +113,7 @@ class Rewriter:
             channel = at[torch.isin(labels, mine)].long()
             out = (mine - linear.first).long()
             scale[out], shift[out] = site.scale.cpu()[channel], site.shift.cpu()[channel]
+            self.shifted.add(linear)
         return [linear.weight for linear, _ in owners]
 
     @torch.no_grad()
@@ -131,7 +136,7 @@ class Rewriter:
             parameter.copy_(weight)
             if linear.bias is not None:
                 tensor_at(self.model, linear.bias).copy_(bias)
-            elif bool(bias.any()):
+            elif linear in self.shifted:
                 new = nn.Parameter(bias.to(parameter.dtype), requires_grad=parameter.requires_grad)
                 self.model.get_submodule(linear.weight.rpartition(".")[0]).bias = new
 
