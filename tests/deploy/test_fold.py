@@ -13,6 +13,8 @@ from torch.nn import functional as F
 import dynavit
 from deploy.fold_models import Through, all_bn, difference, settled, small_swin, small_vit
 from dynavit import fold
+from dynavit.deploy.program import trace
+from dynavit.deploy.refold import fold_structure
 from dynavit.norms.factory import norm_class_of
 
 C = 6
@@ -66,6 +68,7 @@ def test_no_norm_remains_in_transformers(build, size):
     assert torch.equal(torch.random.get_rng_state(), random_state)
     report = folded.fold_report
     assert report.count("folded") == len(report.rows) == len(model.swap_plan.swapped()) and report.error <= report.limit
+    assert report.only_shape == ((3, 56, 56) if size == 56 else None)  # Swin pads its windows
     no_norm_remains(folded, torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0)))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
@@ -93,6 +96,13 @@ def test_cascade_folds_in_all_exits():
     folded = fold(model)
     assert folded.fold_report.count("folded") == len(folded.fold_report.rows) == 7
     assert len(folded(torch.randn(3, 3, 8, 8))) == 2
+
+
+def test_a_sequence_model_folds_on_token_numbers():
+    torch.manual_seed(0)
+    model = settled(dynavit.create_model("test_sequence", norm="bn"))
+    report = fold(model, example=torch.randint(1, 10, (2, 16), generator=torch.Generator().manual_seed(0))).fold_report
+    assert report.rows and report.error <= report.limit
 
 
 def test_every_foldable_norm_folds():
@@ -163,6 +173,8 @@ LEFT = {
     "plain.weight cannot be given a bias": lambda m, x: F.linear(m.norm(x), m.plain.weight),
     "read.weight is also read by sum": lambda m, x: m.read(m.norm(x)) + m.read.weight.sum(),
     "read.bias is also read by matmul": lambda m, x: m.read(m.norm(x)).sum() + (x @ m.read.bias).sum(),
+    "it is the weight of a layer": lambda m, x: F.linear(x, m.norm(x)[0]),
+    "it is the bias of a layer": lambda m, x: F.linear(x, m.read.weight, m.norm(x)[0, 0]),
     "read by amax": lambda m, x: m.read(m.norm(x).amax(1)),
     "dropout": lambda m, x: m.read(F.dropout(m.norm(x), 1e-9, training=True)),
 }
@@ -261,6 +273,73 @@ def test_timm_norm_with_an_activation_keeps_it():
     run, parts = lambda m, x: m.norm(m.conv(x)), {"conv": lambda: nn.Conv2d(3, C, 3), "norm": lambda: BatchNormAct2d(C)}
     _, folded, rows = folded_pair(run, image, **parts)
     assert rows["norm"].into == ["conv.weight"] and isinstance(folded.norm[0], nn.ReLU)
+
+
+class AbsoluteLayerNorm(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x).abs()
+
+
+@pytest.mark.parametrize("kind", ["LayerNormAct", "GroupNormAct", "AbsoluteLayerNorm"])
+def test_norms_that_do_more_are_left(kind):
+    from dynavit.common.torchvision_shim import ensure_torchvision
+
+    ensure_torchvision()
+    from timm.layers import GroupNormAct, LayerNormAct
+
+    make = {
+        "LayerNormAct": lambda: LayerNormAct(C),
+        "GroupNormAct": lambda: GroupNormAct(9, num_groups=3),  # tokens as channels
+        "AbsoluteLayerNorm": lambda: AbsoluteLayerNorm(C),
+    }[kind]
+    _, _, rows = folded_pair(lambda m, x: m.read(m.norm(x)), norm=make, read=linear())
+    assert rows["norm"].action == "left" and f"{kind} has a forward of its own" in rows["norm"].reason
+
+
+# Other sizes than the example's
+
+
+def to_threes(x):
+    """Tokens padded to a multiple of 3, as windows are."""
+    return F.pad(x, (0, 0, 0, -x.shape[1] % 3))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [lambda m, x: m.read(to_threes(m.norm(x))), lambda m, x: m.norm(to_threes(m.read(x))).tanh()],
+    ids=["forward", "backward"],
+)
+def test_what_padding_could_break_takes_one_size(run):
+    _, folded, rows = folded_pair(run, norm=bn, read=linear())
+    assert rows["norm"].action == "folded" and folded.fold_report.only_shape == (9, C)
+    assert "for inputs of 9x6 only" in str(folded.fold_report)
+    for call in (lambda x: folded(x), lambda x: copy.deepcopy(folded)(x=x)):
+        with pytest.raises(ValueError, match="folded for inputs of 9x6 and got 8x6"):
+            call(TOKENS[:, :8])
+    nodes = [node.target._schema.name for node in trace(folded, [TOKENS]).graph.nodes if node.op == "call_function"]
+    assert set(nodes) <= {"aten::pad", "aten::linear", "aten::tanh"}
+
+
+@pytest.mark.parametrize("pad", [to_threes, nn.Identity()], ids=["no shift", "no padding"])
+def test_any_size_stays_allowed_otherwise(pad):
+    norm = bn if isinstance(pad, nn.Module) else lambda: nn.RMSNorm(C)
+    model, folded, rows = folded_pair(lambda m, x: m.read(pad(m.norm(x))), norm=norm, read=linear())
+    assert rows["norm"].into == ["read.weight"]
+    assert difference(model, folded, TOKENS[:, :8]) < 1e-12
+
+
+def test_what_folds_follows_from_the_graph_and_not_from_values():
+    """A fresh batch norm has no shift, a trained one has: both must give the same model, or files could not be read."""
+
+    def build():
+        parts = {"norm": bn(), "wide": nn.Conv2d(C, C, 3, padding=1), "second": bn(), "read": nn.Linear(C, 2, bias=False)}
+        return Through(lambda m, x: m.read(m.second(_as_map(m.wide, m.norm(x)).tanh())), **parts).double()
+
+    folded = fold(settled(build()), example=TOKENS)
+    loaded = fold_structure(build().float(), TOKENS.shape[1:]).double()
+    loaded.load_state_dict(folded.state_dict())
+    assert difference(folded, loaded, TOKENS) == 0 and folded.read.bias is not None
+    assert [row.action for row in loaded.fold_report.rows] == ["left", "folded"]
 
 
 @st.composite

@@ -11,7 +11,7 @@ Labels: 0 is the number zero, put there by padding; -1 any other value; 1, 2, ..
 import copy
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ MOVES = {
         "view_as", "_unsafe_view",
     )
 }  # fmt: skip
+PADS = {"aten::pad", "aten::constant_pad_nd"}
 AVERAGES = {"aten::mean", "aten::adaptive_avg_pool2d"}
 LINEARS = {"aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d"}
 
@@ -55,6 +56,7 @@ class Source:
     channels: int
     first: int = 0
     reads: list["Read"] = field(default_factory=list)
+    by_size: bool = False  # a pad stands behind it: it may add nothing here, and zeros to inputs of another size
 
 
 @dataclass(eq=False)
@@ -185,6 +187,9 @@ class _Walk:
             self._visit_marker(node)
         elif any(self.labels.get(used) is not None for used in node.all_input_nodes):
             moved = moved_labels(node, self.labels) if moves_values(node) else None
+            if name in PADS:
+                for source, _ in self._sources_in(self.labels[node.args[0]]):
+                    source.by_size = True
             if moved is None:
                 what = (
                     "it is an output of the model" if node.op == "output" else f"it is read by {short_name(name)}{place(node)}"
@@ -203,6 +208,8 @@ class _Walk:
     def _visit_linear(self, node: fx.Node, axis: int) -> None:
         x, weight = argument(node, "input"), argument(node, "weight")
         labels = self.labels.get(x)
+        for role in ("weight", "bias"):
+            self._read(self.labels.get(argument(node, role)), None, f"it is the {role} of a layer{place(node)}")
         if weight.op != "placeholder" or weight.name not in self.names:
             self._read(labels, None, f"the weight it meets{place(node)} is computed")
             return
@@ -235,12 +242,17 @@ class _Walk:
 
     def _read(self, labels: Any, by: "Linear | Marker | None", what: str) -> None:
         """Note that an operator reads these channels."""
+        for source, mine in self._sources_in(labels):
+            source.reads.append(Read(mine, by, what))
+
+    def _sources_in(self, labels: Any) -> Iterator[tuple[Source, Tensor]]:
+        """Whose channels these are, and which of them."""
         for part in labels if isinstance(labels, list | tuple) else () if labels is None else (labels,):
             seen = _without_copies(part).unique()
             for source in self.sources:
                 mine = seen[(seen >= source.first) & (seen < source.first + source.channels)]
                 if len(mine):
-                    source.reads.append(Read(mine, by, what))
+                    yield source, mine
 
     def _check_parameters(self, graph: fx.Graph) -> None:
         """A weight or bias that anything but its own linear reads cannot be changed."""
@@ -269,7 +281,7 @@ def moves_values(node: fx.Node) -> bool:
         return not argument(node, "train")
     if name in ("aten::to", "aten::_to_copy"):
         return bool(node.args[0].meta["val"].dtype == node.meta["val"].dtype)  # type: ignore[union-attr]
-    if name in ("aten::pad", "aten::constant_pad_nd"):
+    if name in PADS:
         return not argument(node, "value")
     return node.target is operator.getitem or name in MOVES or name in AVERAGES
 

@@ -15,6 +15,7 @@ class FoldRow:
     action: Literal["folded", "partly", "left"]
     into: list[str] = field(default_factory=list)  # the weights that took it up
     reason: str = ""  # why something of it stays
+    one_size: bool = False  # at other sizes of the input, zeros may be padded where its shift would be missing
     spread: float | None = None  # largest |scale| / median |scale| of the map
 
 
@@ -25,7 +26,8 @@ class FoldReport:
     rows: list[FoldRow] = field(default_factory=list)
     fused: list[str] = field(default_factory=list)  # modules that replaced themselves by their own fuse()
     frozen: list[str] = field(default_factory=list)  # DTNs that take one grid only
-    error: float | None = None  # of the folded model, relative to the largest logit
+    only_shape: tuple[int, ...] | None = None  # of an input, without the batch; None: any that the model takes
+    error: float | None = None  # of the folded model, relative to the largest value of that output
     own_error: float | None = None  # of the model itself, against its float64 run
     limit: float | None = None
     changed: int | None = None  # images with another class, all of them closer than twice the error
@@ -61,9 +63,11 @@ class FoldReport:
             lines.append(f"{len(self.fused)} fused by themselves: {', '.join(self.fused)}")
         if self.frozen:
             lines.append(f"{len(self.frozen)} frozen for one grid: {', '.join(self.frozen)}")
+        if self.only_shape is not None:
+            lines.append(f"for inputs of {'x'.join(map(str, self.only_shape))} only: the model pads by the size of its input")
         if self.error is not None and self.own_error is not None:
             lines.append(
-                f"error {self.error:.1e} of the largest output (unfolded {self.own_error:.1e}, allowed {self.limit:.1e}), "
+                f"error {self.error:.1e} of the largest value (unfolded {self.own_error:.1e}, allowed {self.limit:.1e}), "
                 "both against the unfolded model in float64"
             )
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])

@@ -12,6 +12,7 @@ from .fold_sites import Site, find_sites
 from .frozen_dtn import freeze_token_norms
 from .fuse import fuse_modules
 from .move_maps import Rewriter, backward_problem, forward_problem
+from .one_size import OneSize
 from .verify import verify_fold
 
 NO_MEAN = "its mean removal went into what writes its tokens, the division by their size stays"
@@ -50,6 +51,9 @@ def fold(
         if row.path in centred:
             stays = centred[row.path]
             row.action, row.reason = (row.action, f"mean removal: {stays}") if stays else ("partly", NO_MEAN)
+    if any(row.one_size for row in report.rows):
+        report.only_shape = tuple(example.shape[1:])
+        folded.register_forward_pre_hook(OneSize(report.only_shape), with_kwargs=True)
     folded.fold_report = report  # type: ignore[assignment]
     if verify:
         measured = verify_fold(model, folded, example)
@@ -87,8 +91,10 @@ def _fold_once(model: nn.Module, example: Tensor) -> tuple[list[FoldRow], bool]:
         elif not (problem := forward_problem(model, marker)):
             stays = "" if site.whole else "what it computes from its tokens stays"
             rows.append(_row(site, "folded" if site.whole else "partly", rewriter.forward(marker), stays))
+            rows[-1].one_size = marker.by_size and site.shift is not None
         elif not (behind := backward_problem(model, marker, linears)):
             rows.append(_row(site, "folded", rewriter.backward(marker)))
+            rows[-1].one_size = any(linear.by_size for linear in linears if linear.weight in rows[-1].into)
         else:
             rows.append(_row(site, "left", reason=f"{problem}; {behind}" if site.whole else problem))
     rewriter.write()
@@ -107,4 +113,4 @@ def _row(site: Site, action: str, into: list[str] | None = None, reason: str = "
     if site.scale is not None:
         size = site.scale.abs()
         spread = float(size.max() / size.median().clamp_min(1e-300))
-    return FoldRow(site.path, type(site.norm).__name__, action, into or [], reason, spread)  # type: ignore[arg-type]
+    return FoldRow(site.path, type(site.norm).__name__, action, into or [], reason, spread=spread)  # type: ignore[arg-type]
