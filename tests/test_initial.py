@@ -304,12 +304,31 @@ def test_other_norms_take_what_they_share(tmp_path):
     assert notes[1:] == ["16 tensors of the source's norms are not used (blocks.0.norm1.bias, ...)"]
 
 
+@pytest.mark.parametrize("norm", ["prepbn", "ldfn"])
+@pytest.mark.parametrize("known", [False, True])
+def test_norms_that_begin_as_layer_norm_begin_as_the_source_s(tmp_path, norm, known):
+    source, model = build(0, norm="ln"), build(1, norm=norm)
+    notes = initial_weights(model, run_of(source, {"norm": "ln"}, tmp_path) if known else stored(source, tmp_path))
+    assert torch.equal(model.blocks[0].norm1.ln_weight, source.blocks[0].norm1.weight)
+    for module in model.modules():
+        if hasattr(module, "set_progress"):
+            module.set_progress(0, 100)
+    assert same(model(images(2, 3, 8, 8)), source(images(2, 3, 8, 8)), 1e-4)
+    assert not any("ln_weight" in note for note in notes)
+
+
+def test_an_annealed_source_brings_its_own_layer_norm(tmp_path):
+    source, model = build(0, norm="prepbn"), build(1, norm="prepbn")
+    initial_weights(model, stored(source, tmp_path))
+    assert torch.equal(model.blocks[0].norm1.ln_weight, source.blocks[0].norm1.ln_weight)
+
+
 def test_running_statistics_start_fresh(tmp_path):
     model = build(1, norm="bn")
     before = snapshot(model)
     notes = initial_weights(model, stored(build(0, norm="ln"), tmp_path))
     assert torch.equal(model.blocks[0].norm1.running_mean, before["blocks.0.norm1.running_mean"])
-    assert notes[1].startswith("8 tensors of norms start fresh (blocks.0.norm1.running_mean")
+    assert notes[1].startswith("10 tensors of norms start fresh (blocks.0.norm1.running_mean")
 
 
 def test_norms_of_torch_and_a_model_that_says_nothing_of_itself(tmp_path):

@@ -21,6 +21,7 @@ from .engine.checkpoint import EMA
 from .model_files import load, read_state
 from .models.layers import resize_positions
 from .models.released import import_released
+from .norms.annealed import AnnealedNorm
 
 State = dict[str, Tensor]
 
@@ -77,6 +78,7 @@ def initial_weights(model: nn.Module, source: str) -> list[str]:
     notes += _match_class_token(own, weights)
     notes += _adapt_patches(model, own, weights)
     notes += _replace_classifier(model, own, weights)
+    _give_layer_norms(model, given, weights)
     notes += _match_norms(model, own, weights)
     _check_fit(source, own, weights)
     model.load_state_dict(weights)
@@ -231,6 +233,14 @@ def _replace_classifier(model: nn.Module, own: State, weights: State) -> list[st
         has, had = (next((len(tensor) for tensor in state.values() if tensor.dim() == 2), 0) for state in (new, old))
         notes.append(f"the classifier {path} starts fresh: it has {has} classes, the source's {had or 'is missing'}")
     return notes
+
+
+def _give_layer_norms(model: nn.Module, given: Source, weights: State) -> None:
+    """Norms that begin as LayerNorm begin as the source's."""
+    for path, module in model.named_modules():
+        if isinstance(module, AnnealedNorm) and _had_layer_norm(given, path):
+            own = {name: weights[f"{path}.{name}"] for name in ("weight", "bias") if f"{path}.{name}" in weights}
+            weights |= {f"{path}.ln_{name}": tensor for name, tensor in own.items()}
 
 
 def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
