@@ -81,6 +81,22 @@ def test_prepbn_mixes_layer_norm_and_repbn(step, blend):
     torch.testing.assert_close(norm(x), blend * layer_norm + (1 - blend) * rep_bn(norm, x))
 
 
+@pytest.mark.parametrize("name", ["prepbn", "ldfn"])
+def test_training_an_annealed_norm_again_keeps_its_function(name):
+    """The share of LayerNorm never rises; a reset brings it back."""
+    norm = create_norm(name, DIM, dtype=torch.float64)
+    for step in range(10):
+        norm.set_progress(step, 10)
+        norm(batch(step))
+    again = create_norm(name, DIM, dtype=torch.float64)
+    again.load_state_dict(norm.state_dict())
+    again.set_progress(0, 10)
+    assert again.blend == 0
+    assert torch.equal(again.eval()(batch()), norm.eval()(batch()))
+    again.reset_parameters()
+    assert again.blend == 1
+
+
 def test_moments_are_collected_while_the_layer_is_still_layer_norm():
     norm, plain = create_norm("prepbn", DIM, warmup=0.5, anneal=0.3), create_norm("bn", DIM)
     norm.set_progress(0, 100)
@@ -155,6 +171,7 @@ def test_counted_annealing_can_be_ended():
     with pytest.raises(RuntimeError, match=r"set_progress\(1, 1\)"):
         norm.affine_map()
     norm.set_progress(1, 1)
+    norm.commit_statistics()
     norm.affine_map()
 
 

@@ -60,10 +60,10 @@ class AnnealedNorm(SmoothedNorm):
         return torch.lerp(own, layer_norm, self.blend.to(own.dtype))
 
     def set_progress(self, step: int, total: int) -> None:
-        """Before step number `step`, from 0, of `total`."""
+        """Before step number `step`, from 0, of `total`. A share of LayerNorm that is gone does not come back."""
         start, length = self.warmup * total, self.anneal * total
         passed = (step - start) / length if length > 0 else float(step >= start)
-        self.blend_parts.fill_(round(PARTS * (1.0 - min(1.0, max(0.0, passed)))))
+        self.blend_parts.clamp_(max=round(PARTS * (1.0 - min(1.0, max(0.0, passed)))))
 
     def check_annealed(self) -> None:
         """Before folding: refuse while `blend` is above 0."""

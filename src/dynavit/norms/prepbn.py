@@ -101,7 +101,7 @@ class PRepBN(AnnealedNorm, BatchNormPlusInput):
         if self.steps is not None and self.anneal_steps is not None:
             self.steps.add_(1)
             passed = (self.steps - self.warm_steps).clamp(0, self.anneal_steps)
-            self.blend_parts.copy_(PARTS - PARTS * passed // self.anneal_steps)
+            self.blend_parts.clamp_(max=PARTS - PARTS * passed // self.anneal_steps)
 
     def scalars(self) -> dict[str, float]:
         return {**super().scalars(), "blend": float(self.blend)}
