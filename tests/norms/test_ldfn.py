@@ -5,8 +5,11 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import dynavit
 from dynavit.norms import LearnableDynamicFeatureNorm, create_norm
@@ -146,6 +149,27 @@ def test_the_fit_is_made_once_also_across_a_restart():
     assert torch.equal(norm.weight, restarted.weight)
     close(restarted.state_dict(), norm.state_dict(), 0)
     close(restarted(numbers(13)), norm(numbers(13)), 0)
+
+
+@pytest.mark.slow
+def test_the_fit_reaches_the_shards_of_sharded_training(tmp_path):
+    if dist.is_initialized():
+        pytest.fail("another test left its process group")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        plain = make(eta=0.3)
+        sharded = copy.deepcopy(plain)
+        model = fully_shard(nn.Sequential(sharded, nn.Tanh()), mesh=init_device_mesh("cpu", (1,)))
+        for step in range(4):
+            for norm, call in ((plain, plain), (sharded, model)):
+                norm.set_progress(step, 20)
+                call(numbers(step)).sum().backward()
+        assert plain.fitted and type(sharded.weight).__name__ == "DTensor"
+        found = {key: value.full_tensor() for key, value in sharded.named_parameters()}
+        close(found, dict(plain.named_parameters()))
+        assert not torch.equal(plain.weight, make().weight)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_the_moments_of_the_line_are_smoothed_over_the_warmup():

@@ -38,6 +38,26 @@ def process_count() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def whole(parameter: Tensor) -> Tensor:
+    """All of a parameter that may be sharded (FSDP), detached. Every process has to ask for it."""
+    return parameter.detach().full_tensor() if _is_sharded(parameter) else parameter.detach()  # type: ignore[attr-defined]
+
+
+@torch.no_grad()
+def write(parameter: Tensor, value: Tensor) -> None:
+    """Put a whole value, which every process has, into a parameter that may be sharded."""
+    if _is_sharded(parameter):
+        from torch.distributed.tensor import distribute_tensor
+
+        mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
+        value = distribute_tensor(value, mesh, placements, src_data_rank=None)
+    parameter.copy_(value)
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")  # torch's class for it takes a while to import
+
+
 class _AllReduceSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

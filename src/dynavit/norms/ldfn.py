@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .annealed import AnnealedNorm, Evaluation
 from .contract import Grid, statistics_dtype
-from .distributed import sum_over_processes
+from .distributed import sum_over_processes, whole, write
 from .feature import FeatureNorm
 from .feature_statistics import Extrema
 from .moments import moments
@@ -121,9 +121,12 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
         return super().affine_map()
 
     def mixture(self, experts: Tensor) -> tuple[Tensor, Tensor]:
+        return self._mixed(experts, self.centre_logit, self.scale_logit)
+
+    def _mixed(self, experts: Tensor, centre_logit: Tensor, scale_logit: Tensor) -> tuple[Tensor, Tensor]:
         centres, log_scales = experts.chunk(2)
-        centre = (self._shares(self.centre_logit, experts) * centres).sum(0)
-        return centre, (self._shares(self.scale_logit, experts) * log_scales).sum(0)
+        centre = (self._shares(centre_logit, experts) * centres).sum(0)
+        return centre, (self._shares(scale_logit, experts) * log_scales).sum(0)
 
     def _shares(self, logit: Tensor, experts: Tensor) -> Tensor:
         """(k, c): each channel's mixing weights."""
@@ -164,18 +167,22 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
 
     @torch.no_grad()
     def _fit(self) -> None:
-        """Set weight and bias so that the map at evaluation is the line, unless they were set before."""
+        """Set weight and bias so that the map at evaluation is the line, unless they were set before.
+
+        Between steps, where sharded training has parameters in pieces: what is written into whole ones during a step is lost.
+        """
         wide = statistics_dtype(self.line.dtype)
         mean, var, ln_mean, _, covariance = self.line.to(wide)
-        centre, log_scale = self.mixture(self.population.to(wide))
+        centre, log_scale = self._mixed(self.population.to(wide), whole(self.centre_logit), whole(self.scale_logit))
         first = ~self.fitted & (self.steps > 0)
         if self.weight is not None and self.bias is not None and self.ln_weight is not None and self.ln_bias is not None:
+            ln_weight = whole(self.ln_weight)
             # eps as in the scales: a channel that does not vary explains nothing.
-            slope = self.ln_weight * covariance / (var + self.eps)
-            intercept = self.ln_weight * ln_mean + self.ln_bias - slope * mean
-            own = slope if self.eta is None else slope - self.eta
-            self.weight.copy_(torch.where(first, own * log_scale.exp(), self.weight))
-            self.bias.copy_(torch.where(first, intercept + own * centre, self.bias))
+            slope = ln_weight * covariance / (var + self.eps)
+            intercept = ln_weight * ln_mean + whole(self.ln_bias) - slope * mean
+            own = slope if self.eta is None else slope - whole(self.eta)
+            write(self.weight, torch.where(first, own * log_scale.exp(), whole(self.weight)))
+            write(self.bias, torch.where(first, intercept + own * centre, whole(self.bias)))
         self.fitted.logical_or_(first)
 
     # ---- For logs
