@@ -1,12 +1,13 @@
 """A run with an annealed norm: it ends annealed, tells how far it is, and can be stopped in the middle."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dynavit.common.batch import Batch
 from dynavit.engine.checkpoint import read_checkpoint
@@ -53,13 +54,13 @@ class Stops(TinyLoader):
             yield batches
 
 
-def training(directory: Path, case: str, stop: int = STEPS, resume: bool = False) -> Annealed:
+def training(directory: Path, case: str, stop: int = STEPS, resume: bool = False, task: Annealed | None = None) -> Annealed:
     """With two micro-batches in each step and a checkpoint after every fourth."""
     engine = EngineConfig(device="cpu", log_every=2, checkpoint_every=4, scalars_every=1)
     plan = TrainPlan(epochs=2.5, lr=0.03, ema=EmaConfig(decay=0.9), engine=engine)
     run = RunDirectory.create(directory, resume=resume)
     run.write_config({"lr": 0.03})
-    task = Annealed(*CASES[case])
+    task = task or Annealed(*CASES[case])
     train(task, Stops(stop), eval_loader(), plan, run, processes=Processes(engine), resume=resume)
     return task
 
@@ -93,3 +94,50 @@ def test_the_share_of_layer_norm_is_logged(whole):
 
 def test_averaged_weights_end_annealed_too(whole):
     assert read_checkpoint(whole[1] / "checkpoints" / "last").ema["2.blend_parts"] == 0
+
+
+@pytest.mark.parametrize("stop", [3, STEPS])
+def test_after_training_a_plain_loop_moves_statistics_again(tmp_path, stop):
+    task = Annealed(*CASES["prepbn"])
+    with pytest.raises(OSError, match="stopped") if stop < STEPS else nullcontext():
+        training(tmp_path / "run", "prepbn", stop, task=task)
+    norm = task.model[2]
+    assert not norm.deferred and not norm.pending_weight.any()
+
+
+class Trouble(Annealed):
+    """The second step fails in its first attempt, or its gradients overflow in all of them."""
+
+    def __init__(self, overflows: bool) -> None:
+        super().__init__("bn", {})
+        self.overflows, self.calls = overflows, 0
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        outputs = super().forward(batch)
+        self.calls += 1
+        if self.calls == 4 and not self.overflows:  # its second micro-batch
+            raise RuntimeError("no compiler")
+        if self.calls in (3, 4) and self.overflows:
+            outputs["loss"].register_hook(lambda gradient: gradient * torch.inf)
+        return outputs
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_statistics_are_those_of_the_steps_that_were_made(tmp_path, overflows, monkeypatch):
+    """A step that is made again counts once, one that the loss scale drops does not count."""
+    monkeypatch.setattr(torch, "compile", lambda forward: forward)
+    engine = EngineConfig(device="cpu", compile=not overflows, precision="fp16" if overflows else "float32")
+    plan = TrainPlan(epochs=0.75, lr=0.0, engine=engine)
+    task = Trouble(overflows)
+    train(task, TinyLoader(), None, plan, RunDirectory.create(tmp_path / "run"), processes=Processes(engine))
+
+    expected = Annealed("bn", {})
+    norm = expected.model[2]
+    norm.defer_statistics()
+    for step, batches in zip(range(3), TinyLoader().epoch(0), strict=False):
+        for batch in batches if step != 1 or not overflows else ():
+            with Processes(engine).autocast():
+                expected(batch)
+        norm.commit_statistics()
+    assert torch.equal(task.model[2].running_mean, norm.running_mean)
+    assert torch.equal(task.model[2].running_var, norm.running_var)

@@ -120,6 +120,18 @@ def test_the_memory_of_gradients_does_not_move_without_a_backward_pass():
     assert norm.iters.item() == 2
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+def test_overflowing_gradients_are_not_remembered(deferred):
+    norm, _ = pair()
+    norm.defer_statistics(deferred)
+    dy = numbers(1)
+    dy[0, 0, 3] = torch.inf
+    norm(numbers(0).requires_grad_()).backward(dy)
+    norm.commit_statistics()
+    others = torch.arange(DIM) != 3
+    assert norm.ema_gz[3] == 0 and norm.ema_gz[others].isfinite().all() and torch.all(norm.ema_gz[others] != 0)
+
+
 def test_second_derivatives_are_refused():
     norm, _ = pair()
     x = numbers(0).requires_grad_()

@@ -73,6 +73,32 @@ def test_deferred_statistics_move_at_the_commit(name):
 
 
 @smoothed
+def test_a_step_that_is_made_again_counts_once(name):
+    once = make(name)
+    once.defer_statistics()
+    again = copy.deepcopy(once)
+    run(again, tokens(1))
+    again.forget_statistics()
+    for norm in (once, again):
+        run(norm, tokens(0))
+        norm.commit_statistics()
+    equal(state(again), state(once))
+
+
+@smoothed
+def test_after_deferring_every_call_moves_them_again(name):
+    norm = make(name)
+    plain = copy.deepcopy(norm)
+    norm.defer_statistics()
+    run(norm, tokens(1))
+    norm.defer_statistics(False)
+    for one in (norm, plain):
+        run(one, tokens(0))
+    equal(state(norm), state(plain))
+    equal(norm.pending, torch.zeros_like(norm.pending))
+
+
+@smoothed
 @pytest.mark.parametrize("samples", [1, 3])
 def test_deferring_changes_nothing_where_each_step_is_one_call(name, samples):
     plain = make(name)

@@ -114,7 +114,7 @@ def train(
     # ---- Steps
     progress.begin(trainer.step, total)
     try:
-        with Interrupt() as interrupt:
+        with Interrupt() as interrupt, trainer.deferred_statistics():
             for batches in steps(train, trainer.step, total):
                 compiled.attempt(trainer.gradients, batches)
                 trainer.update(batches, compiled)

@@ -1,7 +1,8 @@
 """What changes from step to step, and how one step changes it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,18 +46,31 @@ class Trainer:
         self.ema = Ema(task.model, plan.ema) if plan.ema.decay else None
         self.set_progress = list(optional_methods(task.model, "set_progress").values())
         self.commit_statistics = list(optional_methods(task.model, "commit_statistics").values())
-        for defer_statistics in optional_methods(task.model, "defer_statistics").values():
-            defer_statistics()  # statistics move once per step, whatever the number of micro-batches
+        self.forget_statistics = list(optional_methods(task.model, "forget_statistics").values())
         self.step = 0
         self.best: dict[str, Any] | None = None
         self.window: dict[str, Tensor] = {}
         self.window_steps = self.window_images = self.log_size = 0
         self.clock = Clock()
 
+    @contextmanager
+    def deferred_statistics(self) -> Iterator[None]:
+        """Inside, statistics of layers move once per step, whatever the number of micro-batches."""
+        defer_statistics = list(optional_methods(self.task.model, "defer_statistics").values())
+        try:
+            for defer in defer_statistics:
+                defer(True)
+            yield
+        finally:
+            for defer in defer_statistics:
+                defer(False)
+
     # ---- One step: gradients, which can be repeated, and then the update
 
     def gradients(self, batches: list[Batch]) -> None:
         """Add up the gradient of the step over its micro-batches, and the step's means."""
+        for forget_statistics in self.forget_statistics:
+            forget_statistics()  # of an attempt that failed
         for set_progress in self.set_progress:
             set_progress(self.step, self.total)
         self.optimiser.zero_grad(set_to_none=True)
@@ -86,14 +100,20 @@ class Trainer:
         self._check_finite(norm, batches, lr, compiled)
         if self.plan.optim.clip:
             clip_grads_with_norm_(self.parameters, self.plan.optim.clip, norm)
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-        for commit_statistics in self.commit_statistics:
-            commit_statistics()
+        if self._step_optimiser():
+            for commit_statistics in self.commit_statistics:
+                commit_statistics()
         if self.ema is not None:
             self.ema.update()
         self._add_to_window(self.means | {"grad_norm": norm.to(self.sum_dtype) / self.processes.world}, batches)
         self.step += 1
+
+    def _step_optimiser(self) -> bool:
+        """Whether the step was made: a loss scale that made gradients overflow is lowered instead."""
+        before = self.scaler.get_scale()  # without scaling 1, which no device is asked for
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        return self.scaler.get_scale() >= before
 
     def _check_finite(self, norm: Tensor, batches: list[Batch], lr: float, compiled: Compiled) -> None:
         engine, on_cpu = self.plan.engine, self.processes.device.type == "cpu"

@@ -107,13 +107,13 @@ class PowerNorm(SmoothedNorm):
 
     def move(self, statistics: Tensor, weight: Tensor) -> None:
         _step(statistics[0], weight[0], self.running_phi, self.iters, self.warmup, self.alpha_fwd, False)
-        self.ema_gz.add_(self.pending_gz)
+        self.ema_gz.add_(_usable(self.pending_gz))
 
     def adopt(self, statistics: Tensor, weight: Tensor) -> None:
         self.running_phi.copy_(torch.where(weight[0] > 0, statistics[0], self.running_phi))
 
-    def _forget_pending(self) -> None:
-        super()._forget_pending()
+    def forget_statistics(self) -> None:
+        super().forget_statistics()
         self.pending_gz.zero_()
         self.pending_gz_weight.zero_()
 
@@ -191,9 +191,14 @@ class _Power(torch.autograd.Function):
         (total,) = sum_over_processes((l * z).sum((0, 1)))
         mean = total / (count.clamp(min=1) * world)
         if ctx.pending is None:
-            ctx.nu.add_(mean)
+            ctx.nu.add_(_usable(mean))
         else:
             gathered, weight = ctx.pending
             gathered.add_((mean - gathered) * (count / (weight + count).clamp(min=1)))
             weight.add_(count)
         return l * backward_scale, None, None, None, None, None, None
+
+
+def _usable(mean: Tensor) -> Tensor:
+    # Loss scaling in half precision overflows now and then: the step is dropped, and must not be remembered.
+    return torch.where(mean.isfinite(), mean, 0.0)

@@ -5,6 +5,7 @@ backward pass. Statistics must move once per step all the same:
 
     plain loop                  every forward call in training is a step and moves them at once
     defer_statistics()          forward calls only collect; `commit_statistics()`, after the optimiser's step, moves them once
+    forget_statistics()         the step is not made, or made again
     recomputed forward call     collects nothing
     begin/end_recalibration()   forward calls collect over a whole data set; its exact statistics then replace the smoothed ones
 """
@@ -44,7 +45,7 @@ class SmoothedNorm(Norm):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        self._forget_pending()
+        self.forget_statistics()
 
     # ---- What a subclass writes
 
@@ -78,18 +79,19 @@ class SmoothedNorm(Norm):
             self.move(statistics, weight)
 
     def defer_statistics(self, deferred: bool = True) -> None:
-        """From now on statistics move at `commit_statistics`, not at every forward call."""
+        """From now on statistics move at `commit_statistics`, not at every forward call; with False, the other way round."""
         self.deferred = deferred
+        self.forget_statistics()
 
     @torch.no_grad()
     def commit_statistics(self) -> None:
         """The optimiser has made its step: move by what was collected since the last one."""
         if self.deferred:
             self.move(self.pending, self.pending_weight)
-            self._forget_pending()
+            self.forget_statistics()
 
     def begin_recalibration(self) -> None:
-        self._forget_pending()
+        self.forget_statistics()
         self.recalibrating = True
         self.train()
 
@@ -98,11 +100,12 @@ class SmoothedNorm(Norm):
         """Adopt what was collected, or forget it."""
         if keep:
             self.adopt(self.pending, self.pending_weight)
-        self._forget_pending()
+        self.forget_statistics()
         self.recalibrating = False
         self.eval()
 
-    def _forget_pending(self) -> None:
+    def forget_statistics(self) -> None:
+        """Drop what was collected and not committed: the step is not made, or made again from its beginning."""
         self.pending.zero_()
         self.pending_weight.zero_()
 

@@ -187,8 +187,8 @@ class UnifiedNorm(SmoothedNorm):
             _replace(_usable(self.pending_gz, self.pending_gz_weight), (self.buffer_gz, window), (self.ema_gz, psi))
         super().commit_statistics()
 
-    def _forget_pending(self) -> None:
-        super()._forget_pending()
+    def forget_statistics(self) -> None:
+        super().forget_statistics()
         self.pending_gz.zero_()
         self.pending_gz_weight.zero_()
 
