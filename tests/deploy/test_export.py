@@ -132,6 +132,16 @@ def test_the_models_own_error_is_that_of_float32():
     assert next(model.parameters()).dtype == torch.float32  # a copy was widened
 
 
+def test_a_model_that_is_not_finite_is_no_reference():
+    model = built("ln")
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="the model's own logits are not all finite"):
+        Reference.of(model, torch.randn(2, *SIZE))
+    with pytest.raises(ValueError, match="differ"):
+        check_close("x", (np.full((1, 2), np.nan),), Reference((np.ones((1, 2)),), own_error=float("inf")))
+
+
 def test_training_mode_is_refused():
     with pytest.raises(ValueError, match="is in training mode; call eval"):
         trace(torch.nn.Linear(2, 2), [torch.zeros(2, 2)])

@@ -1,5 +1,6 @@
 """Whether an exported model is the model: both are compared with a run in float64."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,11 @@ class Reference:
     def of(cls, model: nn.Module, images: Tensor) -> "Reference":
         exact = _outputs(frozen_copy(model, torch.float64), images.double())
         own = _outputs(frozen_copy(model), images.float())
+        if not all(np.isfinite(each).all() for each in (*exact, *own)):
+            raise ValueError(
+                "the model's own logits are not all finite, so an export cannot be compared with them; look for NaN or "
+                "infinity in its weights"
+            )
         return cls(exact, largest_error(own, exact))
 
     @property
@@ -43,7 +49,7 @@ def check_close(what: str, found: tuple[NDArray[np.floating], ...], reference: R
     if shapes[0] != shapes[1]:
         raise ValueError(f"{what}: its outputs have shapes {shapes[0]}, the model's {shapes[1]}; nothing was written")
     error = largest_error(found, reference.outputs)
-    if not error <= reference.tolerance:
+    if not (math.isfinite(error) and error <= reference.tolerance):
         raise ValueError(
             f"{what}: its logits differ from the model's by {error:.1e} of the largest, more than {reference.tolerance:.1e}, "
             "which rounding would explain; nothing was written"
