@@ -1,6 +1,7 @@
 """Bundles as directories: complete or absent, and never trusted before their checksums agree."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,6 +119,46 @@ def test_a_directory_that_came_up_meanwhile_is_kept(tmp_path):
     with pytest.raises(ValueError, match="exists and is not empty"):
         write(tmp_path / "out", meanwhile=come_up)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["out", "theirs"]
+
+
+def test_an_old_directory_survives_a_rename_that_fails(tmp_path, monkeypatch):
+    out, rename = tmp_path / "out", Path.rename
+    write(out)
+
+    def failing(self, target):
+        if Path(target) == out and (self / "ours").read_text() == "newer":
+            raise OSError("no")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="no"):
+        write(out, "newer", overwrite=True)
+    assert (out / "ours").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_killed_call_left_is_cleared_up(tmp_path):
+    """Killed between the renames, while it wrote, and after the new directory was in place."""
+    out = tmp_path / "out"
+    write(out)
+    out.rename(tmp_path / ".out.replaced")
+    (tmp_path / ".out.01234567.tmp").mkdir()
+    (tmp_path / ".out.else.01234567.tmp").mkdir()  # another's
+    with pytest.raises(ValueError, match="exists and is not empty"):
+        write(out, "newer")
+    assert (out / "ours").read_text() == "new"
+    (tmp_path / ".out.replaced").mkdir()
+    write(out, "newer", overwrite=True)
+    assert (out / "ours").read_text() == "newer"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.else.01234567.tmp", "out"]
+
+
+def test_a_link_to_a_directory_is_followed(tmp_path):
+    write(tmp_path / "deep" / "real")
+    (tmp_path / "out").symlink_to(tmp_path / "deep" / "real")
+    with new_directory(tmp_path / "out", replaceable=lambda path: True, overwrite=True) as directory:
+        (directory / "ours").write_text("newer")
+    assert (tmp_path / "deep" / "real" / "ours").read_text() == "newer" and (tmp_path / "out").is_symlink()
 
 
 def test_a_missing_library_comes_with_the_command():

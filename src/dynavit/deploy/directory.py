@@ -1,5 +1,7 @@
 """A directory that is either all there or not there at all."""
 
+import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,26 +15,70 @@ from ..common.files import force_to_disk
 def new_directory(path: Path, *, replaceable: Callable[[Path], bool], overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary directory beside `path`; it takes its place when the block ends without an exception.
 
-    An existing directory is refused, unless `overwrite` is given and `replaceable` knows it as ours.
+    An existing directory is refused, unless `overwrite` is given and `replaceable` knows it as ours. A link is followed, so
+    that the directory behind it changes. What a killed call left is cleared up by the next one with the same path; so two of
+    them must not run at the same time.
     """
+    path = Path(os.path.realpath(path))
+    _clear_up(path)
     _check_free(path, replaceable, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = _temporary(path)
     temporary.mkdir()
     try:
         yield temporary
         for entry in [*temporary.rglob("*"), temporary]:
             force_to_disk(entry)
         _check_free(path, replaceable, overwrite)  # again: exporting takes a while
-        old = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        if path.exists():  # a directory cannot be renamed onto one that holds files
-            path.rename(old)
-        temporary.rename(path)
-        force_to_disk(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        _take_place(temporary, path)
     except BaseException:  # KeyboardInterrupt too
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _take_place(new: Path, path: Path) -> None:
+    """A directory cannot be renamed onto one that holds files, so the old one is set aside first.
+
+    Between the two renames nothing is at `path`. Whoever is killed there leaves the old directory to `_clear_up`.
+    """
+    aside = _aside(path)
+    try:
+        if path.exists():
+            path.rename(aside)
+        new.rename(path)
+    except BaseException:
+        _put_back(aside, path)
+        raise
+    force_to_disk(path.parent)
+    _remove(aside, path)
+
+
+def _clear_up(path: Path) -> None:
+    _put_back(_aside(path), path)
+    _remove(_aside(path), path)
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
+    for entry in path.parent.iterdir() if path.parent.is_dir() else ():
+        if ours.fullmatch(entry.name) and entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _put_back(aside: Path, path: Path) -> None:
+    if aside.exists() and not path.exists():
+        aside.rename(path)
+
+
+def _remove(aside: Path, path: Path) -> None:
+    if aside.exists():
+        # Under its name a directory is put back some day, and it must not be half of one then.
+        shutil.rmtree(aside.rename(_temporary(path)), ignore_errors=True)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.replaced")
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 def _check_free(path: Path, replaceable: Callable[[Path], bool], overwrite: bool) -> None:
