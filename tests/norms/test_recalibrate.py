@@ -96,3 +96,31 @@ def test_what_cannot_be_done_is_said():
     with pytest.raises(ValueError, match="the loader gave no batch"):
         recalibrate(norm, [])
     equal(state(norm), before)
+
+
+def torch_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(DIM, DIM), nn.Dropout(0.5), nn.Flatten(0, 1), nn.BatchNorm1d(DIM, momentum=0.3)).double()
+
+
+def test_batch_norms_of_torch_get_the_mean_over_batches():
+    model = torch_model()
+    recalibrate(model.train(), batches(3, 3))
+    seen = model[0](torch.stack(batches(3, 3)).flatten(1, 2))
+    torch.testing.assert_close(model[3].running_mean, seen.mean((0, 1)))
+    torch.testing.assert_close(model[3].running_var, seen.var(1).mean(0))
+    assert model[3].momentum == 0.3 and not any(module.training for module in model.modules())
+
+
+def test_batch_norms_of_torch_keep_their_statistics_after_a_failure_and_where_nothing_passes():
+    model = torch_model().train()
+    model(tokens(0))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(AttributeError):
+        recalibrate(model, [tokens(1), "no tensor"])
+    equal(model.state_dict(), before)
+    assert model[3].momentum == 0.3 and not model[3].training
+    recalibrate(model, batches(3), call=lambda model, x: model[0](x))
+    equal(model.state_dict(), before)
+    with pytest.raises(ValueError, match="nn.BatchNorm1d"):
+        recalibrate(nn.BatchNorm1d(DIM, track_running_stats=False), batches(3))

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from .smoothed import SmoothedNorm
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
 
 @torch.no_grad()
 def recalibrate(
@@ -17,15 +19,23 @@ def recalibrate(
     """Replace the smoothed statistics of a model's norms by exact ones over at most `batches` batches; the model, in eval, is
     returned.
 
-    While it looks, norms use the statistics of each batch, as in training, and everything else works as at evaluation.
+    While it looks, norms use the statistics of each batch, as in training, and everything else works as at evaluation. For
+    torch's own batch norms, the result is the mean over batches of each batch's mean and variance.
 
     Args:
         loader: batches of images, or tuples and lists that begin with them.
         call: `call(model, batch)` runs the model on a batch of another kind.
     """
-    norms = [module for module in model.modules() if isinstance(module, SmoothedNorm)]
+    norms = [
+        module if isinstance(module, SmoothedNorm) else _TorchBatchNorm(module)
+        for module in model.modules()
+        if isinstance(module, SmoothedNorm) or (isinstance(module, BATCH_NORMS) and module.track_running_stats)
+    ]
     if not norms:
-        raise ValueError("recalibrate: this model has no norm with smoothed statistics, so there is nothing to recompute")
+        raise ValueError(
+            "recalibrate: this model has no norm with smoothed statistics, ours or nn.BatchNorm1d, 2d, 3d, so there is nothing "
+            "to recompute"
+        )
     model.eval()
     for norm in norms:
         norm.begin_recalibration()
@@ -41,6 +51,26 @@ def recalibrate(
         for norm in norms:
             norm.end_recalibration(keep=finished)
     return model
+
+
+class _TorchBatchNorm:
+    """One of torch's batch norms, with the methods that ours have for this."""
+
+    def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
+        self.norm, self.momentum = norm, norm.momentum
+        self.before = {name: buffer.clone() for name, buffer in norm.named_buffers(recurse=False)}
+
+    def begin_recalibration(self) -> None:
+        self.norm.reset_running_stats()
+        self.norm.momentum = None  # the mean over all batches
+        self.norm.train()
+
+    def end_recalibration(self, keep: bool) -> None:
+        if not keep or not self.norm.num_batches_tracked:  # a norm that no batch went through
+            for name, buffer in self.norm.named_buffers(recurse=False):
+                buffer.copy_(self.before[name])
+        self.norm.momentum = self.momentum
+        self.norm.eval()
 
 
 def _images(batch: Any, model: nn.Module) -> Tensor:
