@@ -7,11 +7,13 @@ import sys
 import pytest
 import timm
 import torch
+from torch import nn
 
 import dynavit
 from dynavit.cli.list import model_rows
 from dynavit.cli.main import main
 from dynavit.models import registry
+from dynavit.models.layers import norm_everywhere
 from dynavit.models.timm_entries import TIMM_NAMES
 from dynavit.norms import LayerNorm
 
@@ -42,6 +44,14 @@ def test_every_own_model_is_in_timm_unless_timm_has_the_name(name):
         assert timm.models.model_entrypoint(name).__module__.startswith("timm.")  # we do not take timm's own away
     else:
         assert timm.models.model_entrypoint(name) is registry._MODELS[name]
+
+
+def test_a_shared_norm_is_replaced_in_all_its_places():
+    shared = LayerNorm(4)
+    model = nn.ModuleList([shared, nn.Sequential(shared, nn.Linear(4, 4)), LayerNorm(4)])
+    norm_everywhere(model, "bn")
+    assert model[0] is model[1][0] is not model[2]
+    assert not any(isinstance(module, LayerNorm) for module in model.modules())
 
 
 def test_what_timm_passes_along_is_dropped():

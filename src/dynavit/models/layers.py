@@ -95,9 +95,11 @@ def make_norm(
 
 
 def norm_everywhere(model: nn.Module, name: str, options: dict[str, Any] | None = None) -> None:
-    """Put this norm in place of every LayerNorm. In place."""
-    for path, old in [(path, module) for path, module in model.named_modules() if isinstance(module, LayerNorm)]:
-        model.set_submodule(path, make_norm(name, old.dim, old.heads, options))
+    """Put this norm in place of every LayerNorm, one in all places of a shared one. In place."""
+    places = [(path, old) for path, old in model.named_modules(remove_duplicate=False) if isinstance(old, LayerNorm)]
+    norms = {old: make_norm(name, old.dim, old.heads, options) for old in dict.fromkeys(old for _, old in places)}
+    for path, old in places:
+        model.set_submodule(path, norms[old])
 
 
 def init_linears(model: nn.Module) -> None:
