@@ -401,7 +401,7 @@ def test_a_vit_learns():
     torch.manual_seed(0)
     model = dynavit.swap_norms(dynavit.create_model("test_vit"), "un", start="fresh", norm_options={"warmup": 10})
     model.set_grad_checkpointing(True)
-    assert sum(isinstance(module, UnifiedNorm) for module in model.modules()) == 6
+    assert sum(isinstance(module, UnifiedNorm) for module in model.modules()) == 7
     optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
     x, labels = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1)), torch.arange(8)
     losses = []
