@@ -152,18 +152,24 @@ class Cascade(nn.Module):
             raise ValueError("Cascade.predict is for evaluation: call eval() first, or forward for training")
         policy.check_fits(len(self.exits))
         state = self.begin(images)
-        waiting = torch.arange(len(images), device=images.device)  # the images that the batch under way consists of
-        labels, exits = torch.zeros_like(waiting), torch.zeros_like(waiting)
-        confidence = torch.zeros_like(waiting, dtype=statistics_dtype(images.dtype))
+        waiting: Tensor | None = None  # the images that the batch under way consists of; None: all
+        labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+        confidence = torch.zeros(len(images), dtype=statistics_dtype(images.dtype), device=images.device)
+        exits = torch.zeros_like(labels)
         while len(state):
             at = state.exit
             logits, state = self.step(state)
-            leaves = policy.leaves(logits, at)
-            done = waiting[leaves]
-            labels[done], exits[done] = logits[leaves].argmax(-1), at
-            confidence[done] = policy.confidence(logits[leaves]).to(confidence.dtype)
-            if len(done):  # else nothing has to be copied
-                waiting, state = waiting[~leaves], state[~leaves]
+            sure, best = policy.confidence(logits).to(confidence.dtype), logits.argmax(-1)
+            # Every image gets this exit's answer; those that go on get another.
+            if waiting is None:
+                labels, confidence, exits = best, sure, torch.full_like(best, at)
+            else:
+                labels[waiting], confidence[waiting], exits[waiting] = best, sure, at
+            if at + 1 == len(self.exits):
+                break
+            stay = (~policy.satisfied(sure, at)).nonzero().flatten()
+            if len(stay) < len(sure):  # else nothing has to be copied
+                waiting, state = stay if waiting is None else waiting[stay], state[stay]
         return Predictions(labels, confidence, exits)
 
     # What timm's tools call.

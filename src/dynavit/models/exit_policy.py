@@ -120,7 +120,11 @@ class ExitPolicy:
             raise ValueError(f"there is no exit {exit}: the policy knows exits 0 to {self.exits - 1}")
         if exit == self.exits - 1:  # also where the logits are NaN
             return torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-        return self.confidence(logits) >= self.thresholds[exit]
+        return self.satisfied(self.confidence(logits), exit)
+
+    def satisfied(self, confidence: Tensor, exit: int) -> Tensor:
+        """(b,) -> (b,) bool: whether an exit, not the last, may keep images of which it is this sure. NaN may not."""
+        return confidence >= self.thresholds[exit]
 
     def expected_gmacs(self) -> float | None:
         """Per image, on average."""
