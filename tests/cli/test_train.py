@@ -151,7 +151,7 @@ def test_a_run_starts_from_another(run, trained, tmp_path):
         (["--data", "folder"], "data folder needs data_dir"),
         (["--data", "cifar10"], "cifar10"),
         (["--model", "vit_mikro"], "unknown model 'vit_mikro'. Did you mean 'vit_micro'"),
-        (["--norm", "dnt"], "unknown norm 'dnt'. Did you mean 'dyt' or 'dtn'?"),
+        (["--norm", "dnt"], "unknown norm 'dnt'. Did you mean 'dyt' or 'dtn'"),
         (["--model_options.heads", "7"], "64 channels cannot be split into 7 heads"),
         (["--model_options.dept", "7"], "Did you mean 'depth'?"),
         (["--epochs", "0"], "epochs is greater than 0, got 0.0"),
