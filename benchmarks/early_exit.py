@@ -26,8 +26,8 @@ from dynavit.models.calibration import simulate, trade_off
 from dynavit.models.exit_policy import EVERYONE, NOBODY, ExitPolicy
 
 KIND = "max_softmax"
-TIMED = {64: 512, 1: 96}  # batch size -> images
-REPEATS = 15
+TIMED = {64: 512, 1: 32}  # batch size -> images
+REPEATS = 9
 
 
 def exits_alone(cascade, images, policy, batch):
