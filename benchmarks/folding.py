@@ -24,7 +24,7 @@ from dynavit.deploy.runner import OnnxPart
 
 NORMS = ["bn", "un", "zscore", "minmax", "repbn", "prepbn", "ldfn"]
 MODELS = {"ViT-S/16": "vit_small_patch16_224", "PVT-Tiny": "pvt_tiny", "Swin-T": "swin_tiny_patch4_window7_224"}
-REPEATS = {1: 40, 8: 12}
+REPEATS = {1: 20, 8: 8}
 
 
 def trained_alike(name, norm):
