@@ -18,6 +18,7 @@ from .data.dataset import DataSet
 from .data.loader import make_loader
 from .data.open import open_data
 from .data.preprocess import describe_preprocessing, preprocess
+from .deploy.prepare import image_files
 from .engine.checkpoint import checkpoint_step
 from .engine.config import EngineConfig
 from .engine.evaluate import evaluate
@@ -251,7 +252,7 @@ def predict_run(
     processes = Processes(EngineConfig(device=device))
     model.to(processes.device, processes.dtype)  # also of a run in float64
     answers: list[dict[str, Any]] = []
-    for path in _image_files([Path(image) for image in images]):
+    for path in image_files(images):
         try:
             pixels = preprocess(path, card.preprocess)
         except ValueError as error:
@@ -279,22 +280,3 @@ def _first_sure_exit(cascade: Cascade, image: Tensor, policy: ExitPolicy) -> tup
         logits, state = cascade.step(state)
         if policy.leaves(logits, state.exit - 1):  # the last exit always lets leave
             return logits, state.exit
-
-
-def _image_files(paths: Sequence[Path]) -> list[Path]:
-    from .data.folder import EXTENSIONS
-
-    files: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS)
-            if not inside:
-                raise ValueError(f"{path}: there is no image in this directory ({', '.join(sorted(EXTENSIONS))})")
-            files += inside
-        elif not path.exists():
-            raise ValueError(f"{path}: there is no such file")
-        else:
-            files.append(path)
-    if not files:
-        raise ValueError("no images were given")
-    return files

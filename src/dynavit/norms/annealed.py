@@ -9,9 +9,10 @@ LayerNorm bounds every token while N learns its statistics on a healthy network.
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .contract import statistics_dtype
+from .contract import Grid, statistics_dtype
 from .smoothed import SmoothedNorm
 
 Evaluation = Literal["blend", "final"]
@@ -19,7 +20,7 @@ PARTS = 2**30
 
 
 class AnnealedNorm(SmoothedNorm):
-    """Base of annealed norms. A subclass mixes by `blend` () and has a LayerNorm of its own, `ln_weight` and `ln_bias` (c).
+    """Base of annealed norms, to stand in front of N among a class's bases. LayerNorm has `ln_weight` and `ln_bias` (c).
 
     The state holds `blend_parts`, a whole number of parts of 2^-30: averages of weights copy whole numbers, where an average of
     `blend` itself would never come down to 0, and conversions to half precision leave them alone.
@@ -28,13 +29,23 @@ class AnnealedNorm(SmoothedNorm):
         warmup: share of the training run with LayerNorm alone.
         anneal: share of the run over which `blend` falls to 0 after that.
         evaluate: at evaluation what is being trained ("blend"), or N alone as it will be in the end ("final").
+        ln_eps: LayerNorm's eps; that of N if not given.
     """
 
     blend_parts: Tensor
     ln_weight: nn.Parameter | None
     ln_bias: nn.Parameter | None
 
-    def __init__(self, dim: int, *, warmup: float, anneal: float, evaluate: Evaluation = "blend", **shared: Any) -> None:
+    def __init__(
+        self,
+        dim: int,
+        *,
+        warmup: float,
+        anneal: float,
+        evaluate: Evaluation = "blend",
+        ln_eps: float | None = None,
+        **shared: Any,
+    ) -> None:
         super().__init__(dim, **shared)
         if warmup < 0 or anneal < 0 or warmup + anneal > 1:
             raise ValueError(
@@ -44,19 +55,31 @@ class AnnealedNorm(SmoothedNorm):
         if evaluate not in ("blend", "final"):
             raise ValueError(f"{type(self).__name__}: evaluate is 'blend' or 'final'; got {evaluate!r}")
         self.warmup, self.anneal, self.evaluate = warmup, anneal, evaluate
+        self.ln_eps = self.eps if ln_eps is None else ln_eps
+        options = {"device": shared.get("device"), "dtype": shared.get("dtype")}
+        self.ln_weight = nn.Parameter(torch.empty(dim, **options)) if self.affine else None
+        self.ln_bias = nn.Parameter(torch.empty(dim, **options)) if self.affine else None
         self.register_buffer("blend_parts", torch.empty((), device=shared.get("device"), dtype=torch.int64))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         self.blend_parts.fill_(PARTS)
+        if self.ln_weight is not None and self.ln_bias is not None:
+            nn.init.ones_(self.ln_weight)
+            nn.init.zeros_(self.ln_bias)
 
     @property
     def blend(self) -> Tensor:
         """LayerNorm's share, ()."""
         return self.blend_parts.to(statistics_dtype(self.pending.dtype)) / PARTS
 
-    def mix(self, layer_norm: Tensor, own: Tensor) -> Tensor:
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         """blend * LN(x) + (1 - blend) * N(x), exactly one of them where blend is 1 or 0."""
+        own = super().transform(x, grid, mask)
+        if self.evaluate == "final" and not self.training:
+            return own
+        weight, bias = (None if p is None else p.to(x.dtype) for p in (self.ln_weight, self.ln_bias))
+        layer_norm = F.layer_norm(x, (self.dim,), weight, bias, self.ln_eps)
         return torch.lerp(own, layer_norm, self.blend.to(own.dtype))
 
     def set_progress(self, step: int, total: int) -> None:

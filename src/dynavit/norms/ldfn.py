@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .annealed import AnnealedNorm, Evaluation
-from .contract import Grid, statistics_dtype
+from .contract import statistics_dtype
 from .distributed import sum_over_processes, whole, write
 from .feature import FeatureNorm
 from .feature_statistics import Extrema
@@ -90,8 +90,6 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
         count = {"layer": 1, "head": self.heads, "channel": dim}[groups]
         self.centre_logit = parameter(count, len(self.experts))
         self.scale_logit = parameter(count, len(self.experts))
-        self.ln_weight = parameter(dim) if self.affine else None
-        self.ln_bias = parameter(dim) if self.affine else None
         self.register_buffer("line", torch.empty(5, dim, **self.state_options))
         self.register_buffer("fitted", torch.empty((), device=shared.get("device"), dtype=torch.bool))
         self.reset_parameters()
@@ -100,21 +98,11 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
         super().reset_parameters()
         nn.init.zeros_(self.centre_logit)
         nn.init.zeros_(self.scale_logit)
-        if self.ln_weight is not None and self.ln_bias is not None:
-            nn.init.ones_(self.ln_weight)
-            nn.init.zeros_(self.ln_bias)
         self.line.zero_()
         self.fitted.fill_(False)
         self.before_annealing = True
 
     # ---- The map
-
-    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
-        own = super().transform(x, grid, mask)
-        if self.evaluate == "final" and not self.training:
-            return own
-        weight, bias = (None if p is None else p.to(x.dtype) for p in (self.ln_weight, self.ln_bias))
-        return self.mix(F.layer_norm(x, (self.dim,), weight, bias, self.eps), own)
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         self.check_annealed()

@@ -3,11 +3,9 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .annealed import PARTS, AnnealedNorm, Evaluation
-from .contract import Grid
 from .repbn import BatchNormPlusInput
 
 
@@ -51,34 +49,22 @@ class PRepBN(AnnealedNorm, BatchNormPlusInput):
         anneal_steps: int | None = None,
         **shared: Any,
     ) -> None:
-        super().__init__(dim, eta=eta, momentum=momentum, warmup=warmup, anneal=anneal, evaluate=evaluate, **shared)
+        own = {"eta": eta, "momentum": momentum}
+        super().__init__(dim, warmup=warmup, anneal=anneal, evaluate=evaluate, ln_eps=ln_eps, **own, **shared)
         if warm_steps < 0 or (anneal_steps is None and warm_steps) or (anneal_steps is not None and anneal_steps < 1):
             raise ValueError(
                 "PRepBN: anneal_steps is the number of steps from LayerNorm to batch norm, at least 1, and warm_steps those "
                 f"before them, at least 0; got warm_steps={warm_steps} and anneal_steps={anneal_steps}"
             )
-        self.ln_eps, self.warm_steps, self.anneal_steps = ln_eps, warm_steps, anneal_steps
-        options = {"device": shared.get("device"), "dtype": shared.get("dtype")}
-        self.ln_weight = nn.Parameter(torch.empty(dim, **options)) if self.affine else None
-        self.ln_bias = nn.Parameter(torch.empty(dim, **options)) if self.affine else None
+        self.warm_steps, self.anneal_steps = warm_steps, anneal_steps
         counted = None if anneal_steps is None else torch.empty((), device=shared.get("device"), dtype=torch.int64)
         self.register_buffer("steps", counted)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if self.ln_weight is not None and self.ln_bias is not None:
-            nn.init.ones_(self.ln_weight)
-            nn.init.zeros_(self.ln_bias)
         if self.steps is not None:
             self.steps.zero_()
-
-    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
-        own = super().transform(x, grid, mask)
-        if self.evaluate == "final" and not self.training:
-            return own
-        weight, bias = (None if p is None else p.to(x.dtype) for p in (self.ln_weight, self.ln_bias))
-        return self.mix(F.layer_norm(x, (self.dim,), weight, bias, self.ln_eps), own)
 
     def affine_map(self) -> tuple[Tensor, Tensor]:
         self.check_annealed()
