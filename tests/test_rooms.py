@@ -9,7 +9,7 @@ import dynavit
 PACKAGE = Path(dynavit.__file__).parent
 
 # small modules that tie rooms together
-TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare", "calibrate", "ship"}
+TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare", "calibrate", "ship", "analyse", "robust"}
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"common"},
     "tasks": {"models", "norms", "common"},
     "bench": {"models", "norms", "data", "engine", "common"},
-    "analysis": {"models", "norms", "data", "bench", "common"},
+    "analysis": {"models", "convert", "norms", "data", "bench", "common"},
     "deploy": {"models", "convert", "norms", "common"},
     "cli": ROOMS | TOP | {"__init__"},
     "config": {"data", "engine", "common"},
@@ -33,6 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model_files": ROOMS | TOP,
     "compare": ROOMS | TOP,
     "ship": ROOMS | TOP,
+    "analyse": ROOMS | TOP,
+    "robust": ROOMS | TOP,
     "__init__": ROOMS | TOP,  # the public door
     "__main__": {"cli"},  # `python -m dynavit`, the only one to import cli
 }
