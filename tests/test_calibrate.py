@@ -301,7 +301,7 @@ def test_data_with_other_classes(run, tmp_path):
     from data.image_files import write_folder
 
     write_folder(tmp_path, {"val": {"cat": 1, "dog": 1}})
-    with pytest.raises(ValueError, match="folder has 2 classes, the cascade of .* tells 10 apart"):
+    with pytest.raises(ValueError, match="folder has 2 classes, the model of .* tells 10 apart"):
         calibrate_run(run, Goal(p=20), data_name="folder", data_dir=tmp_path, judge="val", **CPU)
 
 

@@ -9,7 +9,20 @@ import dynavit
 PACKAGE = Path(dynavit.__file__).parent
 
 # small modules that tie rooms together
-TOP = {"config", "assemble", "initial", "model_files", "runs", "samples", "compare", "calibrate", "ship", "analyse", "robust"}
+TOP = {
+    "config",
+    "assemble",
+    "initial",
+    "model_files",
+    "runs",
+    "samples",
+    "compare",
+    "calibrate",
+    "ship",
+    "opened",
+    "analyse",
+    "robust",
+}
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -33,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model_files": ROOMS | TOP,
     "compare": ROOMS | TOP,
     "ship": ROOMS | TOP,
+    "opened": ROOMS | TOP,
     "analyse": ROOMS | TOP,
     "robust": ROOMS | TOP,
     "__init__": ROOMS | TOP,  # the public door

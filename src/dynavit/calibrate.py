@@ -14,22 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .assemble import prepared_as
 from .bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from .common.files import write_json, write_text
-from .config import TrainConfig, from_plain
 from .data.config import DataConfig
 from .data.dataset import DataSet
 from .data.loader import make_loader
-from .data.open import open_data
-from .engine.config import EngineConfig
 from .engine.processes import Processes
 from .engine.progress import Silent
-from .engine.run_dir import RunDirectory
-from .model_files import ModelCard, load
 from .models.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
 from .models.cascade import Cascade
 from .models.exit_policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
+from .opened import open_run
 from .samples import data_uri
 
 POLICY = "policy.json"
@@ -198,27 +193,19 @@ class Subject:
     def open(
         cls, run: Path, splits: Sequence[str], data_name: str | None, data_dir: Path | None, device: str | None
     ) -> "Subject":
-        cascade = load(run)
+        opened = open_run(run, data_name=data_name, data_dir=data_dir, device=device)
+        cascade = opened.model
         if not isinstance(cascade, Cascade):
             raise ValueError(
                 f"{run} holds a {type(cascade).__name__}, which has no exits; thresholds are for cascades (dvt_...)"
             )
-        config = from_plain(TrainConfig, RunDirectory(run).read_config())
-        own = data_name in (None, config.data)
-        data = open_data(data_name or config.data, data_dir or (config.data_dir if own else None), config.loading)
-        if len(data.classes) != cascade.num_classes:
-            raise ValueError(
-                f"{data.name} has {len(data.classes)} classes, the cascade of {run} tells {cascade.num_classes} apart"
-            )
         for split in splits:
-            if split not in data.splits:
+            if split not in opened.data.splits:
                 raise ValueError(
-                    f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}: "
+                    f"{opened.data.name} has no split {split!r}; it has {', '.join(opened.data.splits)}: "
                     "find thresholds on one (--split), judge them on another (--judge)"
                 )
-        data = prepared_as(data, ModelCard.read(run).preprocess, run)
-        processes = Processes(EngineConfig(device=device, threads=config.engine.threads))
-        return cls(cascade.to(processes.device, processes.dtype), data, config.loading, processes)
+        return cls(cascade, opened.data, opened.loading, opened.processes)
 
     def batches(self, split: str, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and classes in order, as they are evaluated: never augmented."""

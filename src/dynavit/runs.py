@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .assemble import build_model, prepared_as
+from .assemble import build_model
 from .calibrate import POLICY, read_policy
 from .config import TrainConfig, from_plain, to_plain
 from .data.config import DataConfig
@@ -29,6 +29,7 @@ from .engine.run_dir import RunDirectory
 from .model_files import ModelCard, load
 from .models.cascade import Cascade
 from .models.exit_policy import ExitPolicy
+from .opened import final_split, open_run
 from .samples import sample_predictions
 from .tasks.choose import final_logits, task_for
 
@@ -121,11 +122,6 @@ def open_training_data(config: TrainConfig, processes: Processes | None = None) 
     return data
 
 
-def final_split(data: DataSet) -> str:
-    """What a model is judged on in the end."""
-    return "test" if "test" in data.splits else "val"
-
-
 def _has_result(file: Path, steps: int) -> bool:
     """Whether this evaluation was made at the end of the training, and not when it was interrupted."""
     return file.is_file() and json.loads(file.read_text()).get("step") == steps
@@ -151,33 +147,22 @@ def evaluate_run(
     this.
     """
     progress, run = progress or Silent(), Path(run)
-    model = load(run, checkpoint, weights)
-    card = ModelCard.read(run)
-    config = from_plain(TrainConfig, RunDirectory(run).read_config())
-    if data is None:
-        own = data_name in (None, config.data)
-        data = open_data(data_name or config.data, data_dir or (config.data_dir if own else None), loading or config.loading)
-    if len(data.classes) != len(card.classes):
-        raise ValueError(f"{data.name} has {len(data.classes)} classes, the model of {run} tells {len(card.classes)} apart")
-    split = split or final_split(data)
+    opened = open_run(
+        run,
+        data=data,
+        data_name=data_name,
+        data_dir=data_dir,
+        loading=loading,
+        checkpoint=checkpoint,
+        weights=weights,
+        device=device,
+    )
+    model, card, config, data, processes = opened.model, opened.card, opened.config, opened.data, opened.processes
+    split = split or opened.final_split
     if data.classes != card.classes:
         progress.note(f"classes have other names than in training: {data.classes[:3]}... instead of {card.classes[:3]}...")
-    data = prepared_as(data, card.preprocess, run)
-    engine = config.engine
-    engine.device = device
-    processes = Processes(engine)
-    loader = make_loader(
-        data,
-        split,
-        train=False,
-        batch_size=batch_size,
-        config=loading or config.loading,
-        device=processes.device,
-        dtype=processes.dtype,
-        rank=processes.rank,
-        world=processes.world,
-    )
-    task = task_for(model.to(processes.device, processes.dtype), len(data.classes))
+    loader = opened.loader(split, batch_size)
+    task = task_for(model, len(data.classes))
     evaluator = task.evaluator()
     start = time.perf_counter()
     results = evaluate(task, loader, processes, progress.note, evaluator)
