@@ -1,17 +1,20 @@
 """Drawing onto a page that may be light or dark: figures name colours, the page's style sheet gives them.
 
 matplotlib writes SVG with fixed colours. We draw with the light ones and replace each by a CSS variable afterwards, so that one
-figure follows the reader's colour scheme. Text stays text, in the page's own font.
+figure follows the reader's colour scheme. Text stays text, in the page's own font. Figures that are files of their own keep the
+light colours and bring white paper.
 """
 
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # CSS variable: (on light, on dark). Series: distinct for colour-blind readers too, at least 3:1 on both backgrounds.
 PALETTE = {
@@ -31,6 +34,8 @@ HIGH, LOW = PALETTE["series-1"][0], PALETTE["series-2"][0]  # the two ends of a 
 DASHES = [(), (5, 2), (1.5, 1.5)]
 
 WIDTH = 4.2  # inches; about as wide as a telephone, so that text stays legible there
+DOTS_PER_INCH = 200
+PAPER = '<rect width="100%" height="100%" style="fill: #ffffff"/>'
 
 
 def series_style(number: int) -> tuple[str, tuple[float, ...]]:
@@ -45,6 +50,24 @@ def colour(variable: str) -> str:
 
 def draw(name: str, height: float, paint: Callable[["Axes"], None]) -> str:
     """An `<svg>` element, `height` inches high. `name` keeps the ids of several figures on a page apart."""
+    with _empty(name, height) as figure:
+        paint(figure.add_subplot())
+        return for_page(_svg(figure))
+
+
+def draw_files(name: str, height: float, paint: Callable[["Figure"], None]) -> tuple[str, bytes]:
+    """The same figure as an SVG file and as a PNG file, both on white paper; `for_page` makes the SVG an element of a page."""
+    with _empty(name, height) as figure:
+        paint(figure)
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=DOTS_PER_INCH, facecolor="#ffffff", metadata={"Software": None})
+        svg = re.sub("(<svg[^>]*>)", rf"\1\n {PAPER}", _svg(figure), count=1)
+        return f'<?xml version="1.0" encoding="utf-8"?>\n{svg}', png.getvalue()
+
+
+@contextmanager
+def _empty(name: str, height: float) -> Iterator["Figure"]:
+    """A figure in our style, to be drawn on and saved inside the block."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
@@ -71,28 +94,33 @@ def draw(name: str, height: float, paint: Callable[["Axes"], None]) -> str:
     with style.context(["default", ours]), warnings.catch_warnings():
         # matplotlib only measures with its own font; the page's font may well have these letters.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        paint(figure.add_subplot())
-        target = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(target, format="svg", transparent=True, metadata=nothing)
-    return _for_page(target.getvalue())
+        yield Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def _for_page(svg: str) -> str:
+def _svg(figure: "Figure") -> str:
+    target = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(target, format="svg", transparent=True, metadata=nothing)
+    text = target.getvalue()
+    return text[text.index("<svg") :]  # without the document type, which names an address
+
+
+def for_page(svg: str) -> str:
     """The bare element: no outside addresses, no fixed colours, no fonts, no style sheet, no ids that nothing refers to."""
-    svg = svg[svg.index("<svg") :].rstrip()
+    svg = svg[svg.index("<svg") :].replace(PAPER, "").rstrip()
     svg = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
     svg = svg.replace("xlink:href", "href")
     svg = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r'(<image href="data:image/png;base64,)\s*([^"]*?)\s*" id="[^"]*"', r'\1\2"', svg)
     svg = re.sub(r"font: ([^;\"]*?px) [^;\"]*", r"font-size: \1", svg)  # how older versions write it
     svg = re.sub(r" font-family: [^;\"]*;", "", svg)
     for variable, (light, _) in PALETTE.items():
         svg = svg.replace(light, f"var(--{variable})")
-    # Smaller: groups around a single element, rotations by nothing, digits beyond a hundredth of a point.
+    # Smaller: groups around a single element, rotations by nothing, digits beyond a hundredth of a point (but for the matrix of
+    # an image, whose hundredths are multiplied by many pixels).
     svg = re.sub(r">\s+<", "><", svg)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*"', "", svg)
     svg = re.sub(r"<g>(<path[^>]*/>|<text[^>]*>[^<]*</text>)</g>", r"\1", svg)
-    return re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
+    return re.sub(r' (?:d|x|y|transform)="(?!matrix)[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)

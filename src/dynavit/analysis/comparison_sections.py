@@ -6,6 +6,7 @@ from .canvas import series_style
 from .curves import curves_figure, over_seeds
 from .dots import DotRow, dots_figure
 from .exit_section import early_exit_section
+from .inside_section import inside_sections
 from .page import Block, Facts, Figure, Figures, Section, Table
 from .read import Comparison, Run, Setting
 from .run_sections import facts_of, lambda_section, mistakes_section, notes_section
@@ -31,9 +32,10 @@ def comparison_sections(comparison: Comparison) -> list[Section]:
         training_section(comparison),
         cost_section(comparison),
         early_exit_section(example) if example else Section(""),
-        lambda_section(learned),
+        lambda_section(learned, comparison.inside.kinds),
         mistakes_section(example, comparison.split) if example else Section(""),
         notes_section(comparison.runs, unfinished(comparison)),
+        *inside_sections(comparison.inside),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Run and comparison directories, as they are on disk. Whatever a run has not written yet is simply absent."""
+"""Run and comparison directories, and analyses, as they are on disk. Whatever has not been written yet is simply absent."""
 
 import json
 from collections.abc import Iterator
@@ -7,6 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """What `analysis/index.json` tells about the inside of models, and its figures by file name. Empty if there is none."""
+
+    name: str
+    index: dict[str, Any]
+    figures: dict[str, str]
+
+    @property
+    def sections(self) -> list[dict[str, Any]]:
+        return self.index.get("sections") or []
+
+    @property
+    def kinds(self) -> set[str]:
+        return {section["kind"] for section in self.sections}
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +36,7 @@ class Run:
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]
     calibration: dict[str, Any]
+    inside: Inside
 
     @property
     def seed(self) -> int | None:
@@ -81,6 +99,7 @@ class Comparison:
     seeds: list[int]
     machine: dict[str, Any]
     failures: dict[str, str]
+    inside: Inside
 
     @property
     def split(self) -> str:
@@ -96,7 +115,7 @@ class Comparison:
         return [run for setting in self.settings for run in setting.runs]
 
 
-def read_directory(directory: str | Path) -> Run | Comparison:
+def read_directory(directory: str | Path) -> Run | Comparison | Inside:
     directory = Path(directory)
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory}: there is no such directory; give that of a run or a comparison")
@@ -104,9 +123,11 @@ def read_directory(directory: str | Path) -> Run | Comparison:
         return read_comparison(directory)
     if (directory / "config.yaml").is_file() or (directory / "metrics.jsonl").is_file():
         return read_run(directory)
+    if (directory / "analysis" / "index.json").is_file():
+        return read_inside(directory)
     raise ValueError(
-        f"{directory}: neither a comparison (no comparison.json) nor a run (no config.yaml, no metrics.jsonl); "
-        "give a directory that `dynavit train` or `dynavit compare` wrote"
+        f"{directory}: neither a comparison (no comparison.json) nor a run (no config.yaml, no metrics.jsonl), nor has it an "
+        "analysis (no analysis/index.json); give a directory that `dynavit train`, `compare` or `analyze` wrote"
     )
 
 
@@ -118,7 +139,16 @@ def read_run(directory: Path) -> Run:
         metrics=_json_lines(directory / "metrics.jsonl"),
         evaluations={file.stem: _json(file) for file in sorted((directory / "eval").glob("*.json"))},
         calibration=_json(directory / "analysis" / "calibration.json"),
+        inside=read_inside(directory),
     )
+
+
+def read_inside(directory: Path) -> Inside:
+    index = _json(directory / "analysis" / "index.json")
+    names = [figure["svg"] for section in index.get("sections") or [] for figure in section["figures"]]
+    files = {name: directory / "analysis" / Path(name).name for name in names}
+    figures = {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.is_file()}
+    return Inside(directory.resolve().name, index, figures)
 
 
 def read_comparison(directory: Path) -> Comparison:
@@ -148,6 +178,7 @@ def read_comparison(directory: Path) -> Comparison:
         seeds=text.get("seeds") or [],
         machine=text.get("machine") or {},
         failures=text.get("failures") or {},
+        inside=read_inside(directory),
     )
 
 

@@ -1,19 +1,23 @@
-"""`report.html`, from the files of a run or a comparison and nothing else."""
+"""`report.html`, from the files of a run, a comparison or an analysis and nothing else."""
 
 from pathlib import Path
 
 from ..common.files import write_text
 from .comparison_sections import comparison_sections
+from .inside_section import inside_sections, what_was_probed
 from .page import render
-from .read import Comparison, read_directory
+from .read import Comparison, Inside, read_directory
 from .run_sections import run_sections
 
 
 def write_report(directory: str | Path) -> Path:
-    """Write the page of a run or a comparison into its directory and return where it is."""
+    """Write the page of a run, a comparison or an analysis of several runs into its directory and return where it is."""
     found = read_directory(directory)
     if isinstance(found, Comparison):
         page = render(found.title, found.created.replace("T", " "), comparison_sections(found))
+    elif isinstance(found, Inside):
+        created = str(found.index.get("created", "")).replace("T", " ")
+        page = render(found.name, created, [what_was_probed(found), *inside_sections(found)])
     else:
         page = render(found.name, str(found.environment.get("date", "")).replace("T", " "), run_sections(found))
     path = Path(directory) / "report.html"

@@ -1,12 +1,13 @@
 """What a page says about one run: its validation curves, what its layers learned, its mistakes, its notes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from .cells import confused_pairs, confusion_figure, lambda_figure
 from .curves import curves_figure, lambda_paths_figure, over_seeds
 from .exit_section import early_exit_section
+from .inside_section import inside_sections
 from .page import Block, Facts, Figure, Figures, Notes, Samples, Section, Table, Text
 from .read import Run
 from .table import NOTHING, integer_text, number_text
@@ -23,9 +24,10 @@ def run_sections(run: Run) -> list[Section]:
         results_section(run),
         training_section(run),
         early_exit_section(run),
-        lambda_section([run]),
+        lambda_section([run], run.inside.kinds),
         mistakes_section(run, split),
         notes_section([run]),
+        *inside_sections(run.inside),
     ]
 
 
@@ -73,8 +75,8 @@ def training_section(run: Run) -> Section:
     return Section("Training", [Figures(figures, legend)] if figures else [])
 
 
-def lambda_section(runs: Sequence[Run]) -> Section:
-    """λ per layer and head, for each of these runs that logged it."""
+def lambda_section(runs: Sequence[Run], inside: Collection[str] = ()) -> Section:
+    """λ per layer and head, for each of these runs that logged it; over training only if that is not shown `inside` already."""
     blocks: list[Block] = []
     for run in runs:
         figures = []
@@ -85,7 +87,7 @@ def lambda_section(runs: Sequence[Run]) -> Section:
                     "first to the last, a column for each head. Blue is above 0.5, orange below."
                 )
                 figures.append(Figure(svg, f"λ of the {moment} per layer and head, {run.name}", caption))
-        for name, moment in MOMENTS.items():
+        for name, moment in MOMENTS.items() if "lambda" not in inside else ():
             if svg := lambda_paths_figure(run, name, f"λ of the {moment}"):
                 caption = (
                     f"λ of the {moment} in {run.name} over training: a line for each layer, averaged over its heads, from the "
