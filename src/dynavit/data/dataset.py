@@ -62,6 +62,7 @@ class DataSet:
         image_size: (height, width) that loaders deliver.
         mean, std: per channel, of pixels in [0, 1].
         mirrored: whether a mirrored image keeps its class, the default of `augment.flip`.
+        crop_pct: part of the shorter side that evaluation sees of image files; None: as fits their size.
         notes: what was decided while opening, for the user: a split that was cut, labels that were renumbered.
     """
 
@@ -73,6 +74,7 @@ class DataSet:
     std: tuple[float, ...]
     mirrored: bool = True
     notes: tuple[str, ...] = ()
+    crop_pct: float | None = None
 
     @property
     def channels(self) -> int:

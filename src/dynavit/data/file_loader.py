@@ -66,7 +66,7 @@ class FileLoader:
             fitting = replace(augment, flip=dataset.mirrored if augment.flip is None else augment.flip)
             transform = train_transform(dataset.image_size, fitting, dataset.mean, dataset.std)
         else:
-            transform = eval_transform(dataset.image_size, dataset.mean, dataset.std)
+            transform = eval_transform(dataset.image_size, dataset.mean, dataset.std, dataset.crop_pct)
         read, keys = (read_image, split.paths) if isinstance(split, FileSplit) else (split.read, split.keys)
         self.reader = _Reader(read, transform, seed, (dataset.channels, *dataset.image_size))
         self.requests = _Requests(keys)

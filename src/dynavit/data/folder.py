@@ -42,7 +42,7 @@ def list_images(name: str, data_dir: Path | None) -> dict[str, dict[str, list[st
         if len(there) > 1:
             raise ValueError(f"data {name}: both {there[0]} and {there[1]} could be the validation split; rename one of them")
         for folder in there:
-            found[split] = _images_by_class(folder)
+            found[split] = images_by_class(folder)
     if not {"train", "val"} & set(found):
         raise ValueError(
             f"data {name}: {data_dir} holds neither train/ nor val/, only {some(sorted(p.name for p in data_dir.iterdir()))}; "
@@ -89,7 +89,8 @@ def some(names: Sequence[str], at_most: int = 5) -> str:
     return ", ".join(names[:at_most]) + (f", ... ({len(names)} in all)" if len(names) > at_most else "")
 
 
-def _images_by_class(split: Path) -> dict[str, list[str]]:
+def images_by_class(split: Path) -> dict[str, list[str]]:
+    """Paths below each folder of `split`, all in alphabetical order. Every folder has images."""
     with os.scandir(split) as entries:
         folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     if not folders:
