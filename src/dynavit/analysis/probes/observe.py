@@ -1,0 +1,132 @@
+"""One pass of a model, with somebody looking.
+
+Hooks tell which module is at work, and a `TorchFunctionMode` sees what attentions compute. No `forward` is replaced, no weight
+or attribute changed; after the pass, also a failed one, the model is as it was.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...convert.sites import heads_of
+from .calls import AttentionCall, NormCall
+from .course import Call, Course
+from .sites import NormSite, attentions, bare, norm_sites, unwrapped
+from .weights import SeeWeights
+
+
+def observe(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    on_norm: Callable[[NormCall], None] | None = None,
+    on_attention: Callable[[AttentionCall], None] | None = None,
+) -> Any:
+    """The output of the model for images (b, c, height, width), in evaluation mode without gradients.
+
+    `on_norm` is called for each call of a norm in a block, `on_attention` for each softmax of an attention, in the order of the
+    pass. Nothing is kept: a callback stores what it wants. Of a wrapped model the inside
+    runs, uncompiled, in this process alone.
+
+    Left out are attention without a softmax over keys, attention over channels, and queries and keys that are both pooled. What
+    a model does to weights after the softmax (ConViT's gates, talking heads) is not seen. Layers of torch itself
+    (nn.MultiheadAttention) have a fast path that they do not take under observation: their last bits may differ.
+    """
+    if images.dim() != 4 or not len(images):
+        raise ValueError(f"observe: takes images (batch, channels, height, width), at least one; got {tuple(images.shape)}")
+    model = unwrapped(model)
+    sites = {site.norm: site for site in norm_sites(model)} if on_norm is not None else {}
+    watched = set(attentions(model).values()) if on_attention is not None else set()
+    if on_norm is not None and not sites:
+        raise ValueError(f"observe: the model has no norm in a block beside an attention. {_classes(model)}")
+    if on_attention is not None and not watched:
+        raise ValueError(f"observe: the model has no attention. {_classes(model)}")
+    course, attended = Course(images), [0]
+
+    def entered(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            course.enter(Call(path, module, (*args, *kwargs.values())))
+
+        return hook
+
+    def left(module: nn.Module, args: Any, output: Any) -> None:
+        if on_norm is not None and module in sites:
+            call = _norm_call(course, sites[module], output)
+            if call is not None:
+                on_norm(call)
+        course.leave(output)
+
+    def attend(weights: Tensor) -> None:
+        call = next((call for call in reversed(course.running) if call.module in watched), None)
+        found = None if call is None else _attention_call(course, call, weights)
+        if found is not None and on_attention is not None:
+            attended[0] += 1
+            on_attention(found)
+
+    with ExitStack() as stack:
+        stack.enter_context(_left_as_it_was(model, images))
+        for path, module in model.named_modules():
+            # The last before `forward` and the first after it: what others have hooked around it (swapped norms) stays outside.
+            stack.callback(module.register_forward_pre_hook(entered(bare(path)), with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(left, prepend=True).remove)
+        if on_attention is not None:
+            stack.enter_context(SeeWeights(attend))
+        output = model(images)
+    if on_attention is not None and not attended[0]:
+        raise ValueError(f"observe: no attention of the model made a softmax over tokens. {_classes(model)}")
+    return output
+
+
+@contextmanager
+def _left_as_it_was(model: nn.Module, images: Tensor) -> Iterator[None]:
+    """Evaluation without gradients and compilation; afterwards modes and random numbers are as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    with torch.no_grad(), torch.random.fork_rng([images.device] if images.is_cuda else []), ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and there is no need to import it
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if not any(training for _, training in modes):
+            yield
+            return
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train(modes[0][1])  # some models clear in `train` what they keep for evaluation
+            for module, training in modes:
+                module.training = training
+
+
+def _norm_call(course: Course, site: NormSite, after: Tensor) -> NormCall | None:
+    before = course.running[-1].tokens
+    images = len(course.images)
+    if before is None or len(before) != images:
+        got = "no tokens" if before is None else f"tokens of shape {tuple(before.shape)}"
+        raise ValueError(f"{site.path}: got {got} in a pass of {images} images; tokens are (images, tokens, channels)")
+    if before.dim() == 4:
+        if site.channels_first:
+            before, after = before.permute(0, 2, 3, 1), after.permute(0, 2, 3, 1)
+        grid = (before.shape[1], before.shape[2])
+        return NormCall(site.path, site.norm, site.heads, site.site, before.flatten(1, 2), after.flatten(1, 2), grid, 0)
+    located = course.grid_of(site.path, before.shape[1], before.shape[2])
+    return located and NormCall(site.path, site.norm, site.heads, site.site, before, after, *located)
+
+
+def _attention_call(course: Course, call: Call, weights: Tensor) -> AttentionCall | None:
+    """Weights (b * w, h, q, k) with the places of their tokens; windows of an image follow each other."""
+    images = len(course.images)
+    if len(weights) % images or weights.shape[1] != heads_of(call.module):
+        return None
+    weights = weights.unflatten(0, (images, -1))
+    places = course.places(call, weights.shape[1], *weights.shape[-2:])
+    if places is None:
+        return None
+    queries, keys = places.queries.to(weights.device), places.keys.to(weights.device)
+    return AttentionCall(call.path, weights, queries, keys, places.grid)
+
+
+def _classes(model: nn.Module) -> str:
+    return f"Its modules are: {', '.join(sorted({type(module).__name__ for module in model.modules()}))}"
