@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+ROUNDING = 1e-20  # a spread below this is that of equal unit vectors
+
 
 @dataclass(frozen=True, eq=False)
 class Plane:
@@ -53,6 +55,6 @@ def _principal_axes(centred: Tensor) -> Tensor:
 
 def _variance(unit: Tensor, axes: Tensor) -> tuple[Tensor, float]:
     own = unit - unit.mean(0)
-    total = own.square().sum()
-    along = (own @ axes).square().sum(0)
-    return torch.where(total > 0, along / total, 0.0), float(total / len(unit))
+    spread = own.square().sum(-1).mean()
+    along = (own @ axes).square().mean(0)
+    return torch.where(spread > ROUNDING, along / spread, 0.0), float(spread)

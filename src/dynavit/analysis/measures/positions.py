@@ -21,8 +21,8 @@ def initial_matrices(norm: DynamicTokenNorm, grid: tuple[int, ...], token: int, 
     names = ["heads", "num_prefix_tokens", "ndim", "offsets", "average", "radius", "kernel"]
     if isinstance(norm, ReleasedDynamicTokenNorm):
         names = ["heads", "num_prefix_tokens", "pool"]
-    options: dict[str, Any] = {name: getattr(norm, name) for name in names}
+    options: dict[str, Any] = {"init": init} | {name: getattr(norm, name) for name in names}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the generators of devices too
-        fresh = type(norm)(norm.dim, init=init, **options)
+        fresh = type(norm)(norm.dim, **options)
     return positional_matrices(fresh, grid, token)
