@@ -74,14 +74,19 @@ def figures(name: str, found: dict[str, Any]) -> Figures:
 
 def gallery(found: dict[str, Any]) -> list[Block]:
     blocks: list[Block] = []
-    last = len(found["gallery"])
-    for k, images in enumerate(found["gallery"], 1):
-        kind = "easy ones: the first exit was sure enough of them" if k == 1 else "harder ones: no exit before was sure of them"
-        kind = "the hardest ones: no exit before was sure of them" if k == last > 1 else kind
-        caption = f"Some images that left at exit {k}, {kind}. Prediction and confidence; wrong ones are underlined."
+    for number, images in enumerate(found["gallery"], 1):
         if samples := samples_of(images, found["classes"]):
-            blocks.append(Samples(samples, caption))
+            blocks.append(Samples(samples, gallery_caption(number, len(found["gallery"]))))
     return blocks
+
+
+def gallery_caption(number: int, exits: int) -> str:
+    """Of the images that left at one of several exits, counted from 1."""
+    if number == 1:
+        kind = "easy ones: the first exit was sure enough of them"
+    else:
+        kind = f"{'the hardest' if number == exits else 'harder'} ones: no exit before was sure of them"
+    return f"Some images that left at exit {number}, {kind}. Prediction and confidence; wrong ones are underlined."
 
 
 def split_name(split: str) -> str:

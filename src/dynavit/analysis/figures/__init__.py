@@ -1,0 +1,1 @@
+"""Figures of the inside of models, drawn from plain JSON and nothing else."""

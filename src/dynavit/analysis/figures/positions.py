@@ -1,0 +1,71 @@
+"""Positional weights of one token, before training under both initialisations and after (Figs. 7 and 8)."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..canvas import WIDTH
+from .numbers import Numbers, finite, numbers
+from .over_layers import LETTER, run_name, short
+from .plate import Chapter, Plate
+from .sheet import BAR_HEIGHT, GAP, LINE, Scale, Sheet, map_height, tile_width
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDEST = 0.6  # inches of a map
+INITS = {"local": "local", "trunc_normal": "trunc. normal"}
+Rows = list[tuple[str, Numbers, list[int]]]  # (label, (h, r, c) weights, the token's row and column)
+
+
+def positions(found: dict[str, Any]) -> Chapter:
+    return Chapter(
+        "Positional weights",
+        "DTN mixes the statistics of all tokens with weights P that depend on where they are. Each map shows the weights that "
+        "one token, in the orange frame, gives to all: a bright spot beside it is a local head, an even map weighs all alike.",
+        [_plate(run) for run in found["runs"] if run["layers"]],
+    )
+
+
+def _plate(run: dict[str, Any]) -> Plate:
+    before = _rows(run, [(INITS[init], entry) for init in INITS for entry in run["inits"].get(init, [])])
+    after = _rows(run, [(short(layer["path"]), layer | {"values": layer["after"]}) for layer in run["layers"]])
+    every = before + after
+    margin = LETTER * max(len(label) for label, _, _ in every) + 0.1
+    most = max(len(maps) for _, maps, _ in every)
+    width = min(WIDEST, tile_width(most, WIDTH - margin))
+    largest = finite(maps for _, maps, _ in every)
+    scale = Scale("weight (square-root scale)", 0.0, float(np.max(largest, initial=0.0)) or 1.0, root=True)
+    parts = [(title, rows) for title, rows in (("before training", before), ("after training", after)) if rows]
+    height = BAR_HEIGHT + LINE + sum(LINE + sum(map_height(width, maps) + GAP for _, maps, _ in rows) for _, rows in parts)
+
+    def paint(figure: "Figure") -> None:
+        sheet = Sheet(figure, height)
+        sheet.words(0, 0, run_name(run), fontsize=8.5, fontweight="bold")
+        sheet.bar(margin, LINE, scale)
+        top = LINE + BAR_HEIGHT
+        for title, rows in parts:
+            sheet.words(margin, top, f"{title}, heads 0 to {most - 1}" if most > 1 else title)
+            top += LINE
+            for label, maps, token in rows:
+                tall = map_height(width, maps)
+                sheet.words(0, top + tall / 2 - LINE / 2, label, fontsize=7)
+                for head, values in enumerate(maps):
+                    left = margin + head * (width + GAP)
+                    sheet.heat(left, top, width, values, scale)
+                    if token[0] < values.shape[0] and token[1] < values.shape[1]:
+                        sheet.mark(left, top, width, values, (token[0], token[1]))
+                top += tall + GAP
+
+    row, column = run["token"]
+    caption = (
+        f"{run_name(run)}: weights of the token in row {row}, column {column} (from 0), one map for each head. Above: before "
+        f"training, under both initialisations; this run began with {INITS.get(run['init'], run['init'])}. Below: each "
+        "layer after training. Lighter is larger; one colour scale for the whole figure."
+    )
+    return Plate(f"Positional weights before and after training, {run_name(run)}", caption, height, paint)
+
+
+def _rows(run: dict[str, Any], entries: list[tuple[str, dict[str, Any]]]) -> Rows:
+    """Grids of a pyramid have their own place of the token."""
+    return [(label, numbers(entry["values"]), entry.get("token", run["token"])) for label, entry in entries]
