@@ -22,6 +22,7 @@ TOP = {
     "opened",
     "analyse",
     "robust",
+    "corrupted_run",
 }
 ROOMS = {"common", "norms", "convert", "models", "data", "engine", "tasks", "bench", "analysis", "deploy"}
 
@@ -49,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "opened": ROOMS | TOP,
     "analyse": ROOMS | TOP,
     "robust": ROOMS | TOP,
+    "corrupted_run": ROOMS | TOP,
     "__init__": ROOMS | TOP,  # the public door
     "__main__": {"cli"},  # `python -m dynavit`, the only one to import cli
 }

@@ -1,0 +1,78 @@
+"""Jobs in several processes at once, each process taking the next one, with word of how far they are.
+
+Nothing is undone when it ends early, by an error or by Ctrl-C: jobs write their results themselves.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import torch
+
+
+def run_jobs(
+    work: Callable[..., None],
+    jobs: Mapping[str, tuple[Any, ...]],
+    processes: int,
+    *,
+    heard: Callable[[Any], None],
+    finished: Callable[[str], None],
+) -> None:
+    """`work(*arguments)` for each job, `processes` at a time, which share the cores. `heard` gets what jobs `say`, `finished`
+    the name of each that is done. The first error ends all of them."""
+    context = multiprocessing.get_context("spawn")  # forking a process that has used torch's threads can hang
+    queue = context.SimpleQueue()
+    threads = max((os.cpu_count() or 1) // processes, 1)
+
+    def hear() -> None:
+        while not queue.empty():
+            heard(queue.get())
+
+    with ProcessPoolExecutor(processes, context, _begin, (queue, threads)) as pool:
+        futures = {pool.submit(work, *arguments): name for name, arguments in jobs.items()}
+        waiting = set(futures)
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                hear()
+                for future in done:
+                    future.result()
+                    finished(futures[future])
+        except BrokenProcessPool as error:
+            raise ValueError(
+                "a process died without a word, perhaps for want of memory; what was finished is kept: try again with fewer "
+                "--processes"
+            ) from error
+        except BaseException:
+            for worker in list((pool._processes or {}).values()):
+                worker.terminate()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+_queue: Any = None
+
+
+def say(news: Any) -> None:
+    """From a job to the process that waits for it."""
+    _queue.put(news)
+
+
+def _begin(queue: Any, threads: int) -> None:
+    global _queue
+    _queue = queue
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; the first process ends the others
+
+    def stop_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()  # however it ended
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop_with_parent, daemon=True).start()

@@ -1,0 +1,325 @@
+"""How a trained model stands corrupted images, and real collections of odd ones.
+
+RUN/eval/robust/<data>-<key>/<corruption>.json    errors at each severity, written as they are measured and not measured again;
+                                                  the key stands for everything they depend on
+RUN/eval/robust/corruptions.json                  the last evaluation summed up: means, the gap to clean images, mCE
+RUN/eval/robust/imagenet_c.json                   the same with the files of ImageNet-C
+RUN/eval/robust/imagenet_r.json, imagenet_a.json  accuracy among the 200 classes of these
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .analysis.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
+from .common.files import write_json
+from .common.registry import nearest_match_error
+from .corrupted_run import DIRECTORY, Question, Subject, digest, limited
+from .data.config import DataConfig
+from .data.corruptions import CORRUPTIONS, SEVERITIES
+from .data.imagenet_variants import class_numbers, corruption_folders, is_imagenet, open_variant
+from .engine.evaluate import evaluate
+from .engine.progress import Silent
+from .engine.worker_pool import run_jobs, say
+from .model_files import ModelCard
+from .runs import EVAL_BATCH
+from .tasks.choose import final_logits
+from .tasks.classification import Classification
+
+CLEAN = "clean"  # measured like a corruption, at severity 0
+ALEXNET_NAME = "alexnet"
+
+
+def evaluate_robust(
+    run: str | PathLike[str],
+    *,
+    split: str | None = None,
+    data_name: str | None = None,
+    data_dir: Path | None = None,
+    loading: DataConfig | None = None,
+    checkpoint: Literal["last", "best"] = "last",
+    weights: Literal["model", "ema"] | None = None,
+    corruptions: Sequence[str] | None = None,
+    severities: Sequence[int] = SEVERITIES,
+    baseline: str | PathLike[str] | None = None,
+    exact: bool = False,
+    seed: int = 0,
+    limit: int | None = None,
+    imagenet_c: Path | None = None,
+    imagenet_r: Path | None = None,
+    imagenet_a: Path | None = None,
+    processes: int = 1,
+    batch_size: int = EVAL_BATCH,
+    device: str | None = None,
+    progress: Silent | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Measure errors under corruption; returns {"corruptions": ...} and what else was asked for, as written to RUN/eval/robust.
+
+    What was measured before, with the same weights on the same images, is not measured again. Under torchrun the processes
+    share the images, and all of them call this.
+
+    Args:
+        split: test where there is one, otherwise val, if not given.
+        corruptions: names; all 15 if not given, or none if only `imagenet_r` or `imagenet_a` is wanted.
+        baseline: what mCE compares with: a run, which is measured too where that is missing, or "alexnet", its published
+            errors; those are the default for ImageNet's classes.
+        exact: corrupt with the code of the `[robust]` extra.
+        seed: of the corruptions.
+        limit: use only so many images, evenly over the split.
+        imagenet_c, imagenet_r, imagenet_a: folders of these collections; the first replaces computed corruptions.
+        processes: that many corruptions at the same time, sharing the cores.
+    """
+    names = _checked(corruptions, severities, limit, processes)
+    if imagenet_c is not None and exact:
+        raise ValueError(
+            "exact corruptions are computed, those of an ImageNet-C folder are there already; leave one of them out"
+        )
+    progress = progress or Silent()
+    question = Question(
+        run=Path(run),
+        split=split,
+        data_name=data_name,
+        data_dir=data_dir,
+        loading=loading,
+        checkpoint=checkpoint,
+        weights=weights,
+        exact=exact,
+        seed=seed,
+        limit=limit,
+        imagenet_c=imagenet_c,
+        batch_size=batch_size,
+        device=device,
+    )
+    variants = {"imagenet_r": imagenet_r, "imagenet_a": imagenet_a}
+    results: dict[str, dict[str, Any]] = {}
+    if corruptions is not None or imagenet_c is not None or not any(variants.values()):
+        kind = "corruptions" if imagenet_c is None else "imagenet_c"
+        results[kind] = _corruptions(question, names, sorted(set(severities)), baseline, processes, progress)
+    elif baseline is not None:
+        raise ValueError("a baseline is for corruptions, and none are evaluated; name some with --corruptions")
+    for variant, folder in variants.items():
+        if folder is not None:
+            results[variant] = _variant(question, variant, folder, progress)
+    return results
+
+
+def read_robust(run: str | PathLike[str], kind: str = "corruptions") -> dict[str, Any] | None:
+    """What `evaluate_robust` wrote last, or None."""
+    file = Path(run) / DIRECTORY / f"{kind}.json"
+    return json.loads(file.read_text()) if file.is_file() else None
+
+
+def _checked(corruptions: Sequence[str] | None, severities: Sequence[int], limit: int | None, processes: int) -> list[str]:
+    """The wanted corruptions in the usual order."""
+    wanted = CORRUPTIONS if corruptions is None else corruptions
+    for name in wanted:
+        if name not in CORRUPTIONS:
+            raise nearest_match_error("corruption", name, CORRUPTIONS)
+    if not wanted:
+        raise ValueError(f"name at least one corruption of {', '.join(CORRUPTIONS)}")
+    if not severities or any(severity not in SEVERITIES for severity in severities):
+        raise ValueError(f"severities are numbers from {SEVERITIES[0]} to {SEVERITIES[-1]}, got {list(severities)}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit={limit}: a limit is a number of images, at least 1")
+    if processes < 1:
+        raise ValueError(f"processes is at least 1, got {processes}")
+    return [name for name in CORRUPTIONS if name in wanted]
+
+
+# ---- Corruptions
+
+
+def _corruptions(
+    question: Question,
+    names: Sequence[str],
+    severities: Sequence[int],
+    baseline: str | PathLike[str] | None,
+    processes: int,
+    progress: Silent,
+) -> dict[str, Any]:
+    if question.imagenet_c is not None:
+        corruption_folders(question.imagenet_c, names)  # what is missing is told before hours of work
+        if note := class_numbers(ModelCard.read(question.run).classes)[1]:
+            progress.note(note)
+    subject = Subject(question)
+    against, notes = _choose_baseline(subject, severities, baseline)
+    other = Subject(_same_images(subject, against)) if isinstance(against, Path) else None
+    if subject.why_no_clean_images is not None:
+        notes.append(f"the error on clean images is not known: {subject.why_no_clean_images}")
+    measured = _measure_all(subject, names, severities, processes, progress)
+    compared: dict[str, Any] | None = None
+    if other is not None:
+        progress.note(f"the baseline: {other.question.run}")
+        found = _measure_all(other, names, severities, processes, progress)
+        compared = {"name": other.question.run.resolve().name, **found}
+        stored = read_robust(other.question.run, _kind(question))
+        if stored is None or stored["conditions"] != other.conditions:
+            _write(other, _summary(other, found, None, []))
+    elif against == ALEXNET_NAME:
+        compared = {"name": "AlexNet", "clean_error": ALEXNET_CLEAN, "errors": {name: list(ALEXNET[name]) for name in names}}
+    result = _summary(subject, measured, compared, notes)
+    _write(subject, result)
+    return result
+
+
+def _choose_baseline(
+    subject: Subject, severities: Sequence[int], baseline: str | PathLike[str] | None
+) -> tuple[Path | str | None, list[str]]:
+    """A run, AlexNet or nothing, and what the user should know about it."""
+    if baseline is not None and str(baseline) != ALEXNET_NAME:
+        return Path(baseline), []
+    classes = subject.opened.card.classes
+    imagenet = is_imagenet(classes)
+    if baseline is None and not imagenet:
+        return None, ["no mCE: it compares with a baseline, which --baseline RUN names"]
+    if not imagenet:
+        raise ValueError(
+            f"AlexNet's published errors are for the classes of ImageNet, {subject.opened.path} tells {len(classes)} others "
+            "apart; name a run as the baseline"
+        )
+    if tuple(severities) != SEVERITIES:
+        why = "AlexNet's published errors are means over all five severities"
+        if baseline is None:
+            return None, [f"no mCE: {why}"]
+        raise ValueError(f"{why}; leave --severities out, or name a run as the baseline")
+    computed = "AlexNet's errors were measured on the files of ImageNet-C; here the corruptions are computed anew"
+    return ALEXNET_NAME, [] if subject.question.imagenet_c is not None else [computed]
+
+
+def _same_images(subject: Subject, run: Path) -> Question:
+    """The same question to another run: about the images of this one, not of its own data set."""
+    question, config = subject.question, subject.opened.config
+    own = question.data_name in (None, config.data)
+    return replace(
+        question,
+        run=run,
+        split=None if subject.why_no_clean_images else subject.split,
+        data_name=question.data_name or config.data,
+        data_dir=question.data_dir or (config.data_dir if own else None),
+        loading=subject.opened.loading,
+    )
+
+
+def _summary(
+    subject: Subject, measured: dict[str, Any], baseline: dict[str, Any] | None, notes: Sequence[str]
+) -> dict[str, Any]:
+    found = summarise(measured["errors"], measured["clean_error"], baseline)
+    about = {"kind": _kind(subject.question), "conditions": subject.conditions}
+    return about | measured | found | {"baseline": baseline, "notes": [*notes, *found["notes"]]}
+
+
+def _kind(question: Question) -> str:
+    return "corruptions" if question.imagenet_c is None else "imagenet_c"
+
+
+def _write(subject: Subject, result: dict[str, Any]) -> None:
+    if subject.opened.processes.is_main:
+        write_json(subject.question.run / DIRECTORY / f"{result['kind']}.json", result)
+
+
+# ---- The work, here or in several processes
+
+
+def _measure_all(
+    subject: Subject, names: Sequence[str], severities: Sequence[int], processes: int, progress: Silent
+) -> dict[str, Any]:
+    """{"severities", "clean_error", "errors"}: what is missing is measured, the rest is read."""
+    if processes > 1 and subject.opened.processes.world > 1:
+        raise ValueError("torchrun has started several processes already, which share the images; leave --processes out")
+    wanted = {CLEAN: [0]} if subject.why_no_clean_images is None else {}
+    wanted |= {name: list(severities) for name in names}
+    missing = {name: [s for s in each if s not in subject.measured(name)] for name, each in wanted.items()}
+    missing = {name: each for name, each in missing.items() if each}
+    total = sum(map(len, wanted.values()))
+    done = total - sum(map(len, missing.values()))
+    progress.begin(done, total)
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        progress.step(done)
+
+    def finished(name: str) -> None:
+        errors = subject.measured(name)
+        progress.note(f"{name}: error {', '.join(f'{errors[s]:.1%}' for s in wanted[name] if s in errors)}")
+
+    try:
+        if processes > 1 and len(missing) > 1:
+            jobs = {name: (subject.question, name, each) for name, each in missing.items()}
+            heard = lambda news: tick() if news is None else progress.note(news)  # noqa: E731
+            run_jobs(_measure_in_worker, jobs, min(processes, len(jobs)), heard=heard, finished=finished)
+        else:
+            for name, each in missing.items():
+                subject.measure(name, each, tick, progress.note)
+                subject.opened.processes.barrier()  # until the file is there for all of them
+                finished(name)
+    finally:
+        progress.end()
+    known = {name: subject.measured(name) for name in wanted}
+    return {
+        "severities": list(severities),
+        "clean_error": known[CLEAN][0] if CLEAN in known else None,
+        "errors": {name: [known[name][severity] for severity in severities] for name in names},
+    }
+
+
+_subject: Subject | None = None  # of a worker, from its first corruption on
+
+
+def _measure_in_worker(question: Question, name: str, severities: Sequence[int]) -> None:
+    global _subject
+    _subject = _subject or Subject(question)
+    _subject.measure(name, severities, lambda: say(None), say)
+
+
+# ---- ImageNet-R and ImageNet-A
+
+
+class AmongClasses(nn.Module):
+    """A classifier that may only choose among some of its classes: the others get no probability."""
+
+    def __init__(self, model: nn.Module, chosen: Sequence[int], classes: int) -> None:
+        super().__init__()
+        self.model = model
+        allowed = torch.zeros(classes).index_fill_(0, torch.tensor(chosen), 1).bool()
+        self.register_buffer("allowed", allowed, persistent=False)
+        self.allowed: Tensor
+
+    def forward(self, images: Tensor) -> Tensor:
+        return final_logits(self.model(images)).masked_fill(~self.allowed, -torch.inf)
+
+
+def _variant(question: Question, variant: str, folder: Path, progress: Silent) -> dict[str, Any]:
+    classes = ModelCard.read(question.run).classes
+    if note := class_numbers(classes)[1]:
+        progress.note(note)
+    data, chosen = open_variant(variant, folder, classes)
+    opened, _ = limited(question.open(data), "test", question.limit)
+    processes = opened.processes
+    conditions = {
+        "model": question.weights_of(opened),
+        "images": {
+            "data": variant,
+            "labels": digest(opened.data.splits["test"].labels),
+            "image_size": list(opened.data.image_size),
+            "limit": question.limit,
+        },
+    }
+    stored = read_robust(question.run, variant)
+    processes.barrier()  # all have looked before one writes
+    if stored is not None and stored["conditions"] == conditions:
+        return stored
+    task = Classification(AmongClasses(opened.model, chosen, len(classes)).to(processes.device), len(classes))
+    evaluator = task.evaluator()
+    found = evaluate(task, opened.loader("test", question.batch_size), processes, progress.note, evaluator)
+    result = {"kind": variant, "conditions": conditions, "samples": evaluator.samples, "classes": len(chosen)}
+    result |= {"error": 1 - found["top1"], "top1": found["top1"], "top5": found["top5"], "notes": [note] if note else []}
+    if processes.is_main:
+        write_json(question.run / DIRECTORY / f"{variant}.json", result)
+    return result
