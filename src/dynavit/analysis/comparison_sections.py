@@ -9,6 +9,7 @@ from .exit_section import early_exit_section
 from .inside_section import inside_sections
 from .page import Block, Facts, Figure, Figures, Section, Table
 from .read import Comparison, Run, Setting
+from .robustness_section import robustness_comparison
 from .run_sections import facts_of, lambda_section, mistakes_section, notes_section
 from .statistics import mean, standard_error
 from .table import (
@@ -34,6 +35,7 @@ def comparison_sections(comparison: Comparison) -> list[Section]:
         early_exit_section(example) if example else Section(""),
         lambda_section(learned, comparison.inside.kinds),
         mistakes_section(example, comparison.split) if example else Section(""),
+        robustness_comparison(comparison, {setting.name: series(comparison, setting) for setting in comparison.settings}),
         notes_section(comparison.runs, unfinished(comparison)),
         *inside_sections(comparison.inside),
     ]

@@ -36,6 +36,7 @@ class Run:
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]
     calibration: dict[str, Any]
+    robust: dict[str, dict[str, Any]]  # by kind: "corruptions", "imagenet_c", "imagenet_r", "imagenet_a"
     inside: Inside
 
     @property
@@ -139,6 +140,7 @@ def read_run(directory: Path) -> Run:
         metrics=_json_lines(directory / "metrics.jsonl"),
         evaluations={file.stem: _json(file) for file in sorted((directory / "eval").glob("*.json"))},
         calibration=_json(directory / "analysis" / "calibration.json"),
+        robust={file.stem: _json(file) for file in sorted((directory / "eval" / "robust").glob("*.json"))},
         inside=read_inside(directory),
     )
 

@@ -10,6 +10,7 @@ from .exit_section import early_exit_section
 from .inside_section import inside_sections
 from .page import Block, Facts, Figure, Figures, Notes, Samples, Section, Table, Text
 from .read import Run
+from .robustness_section import robustness_section
 from .table import NOTHING, integer_text, number_text
 from .words import SPLITS, percent, samples_of
 
@@ -26,6 +27,7 @@ def run_sections(run: Run) -> list[Section]:
         early_exit_section(run),
         lambda_section([run], run.inside.kinds),
         mistakes_section(run, split),
+        robustness_section(run),
         notes_section([run]),
         *inside_sections(run.inside),
     ]
