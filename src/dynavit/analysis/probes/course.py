@@ -92,7 +92,7 @@ class Course:
         return found
 
     def places(self, call: Call, windows: int, queries: int, keys: int) -> Places | None:
-        """Where the tokens of an attention lie. None: what is attended to are not tokens (channel attention)."""
+        """Where the tokens of an attention lie. None: these are not tokens, or queries of which nothing is known."""
         x = call.tokens
         if x is None or not {queries, keys} & _counts(x):
             return None
@@ -123,7 +123,7 @@ class Course:
                 return Places(on_grid(coarse)[None], (own / torch.tensor(stride))[None], coarse)
         if queries <= max(prefix, 1):  # only the class token asks
             return Places(torch.full((1, queries, 2), torch.nan), own[None], grid)
-        raise ValueError(f"{call.path}: {queries} queries ask {keys} tokens on {spelled(grid)}; where they stand is not known")
+        return None
 
     def _reduced(self, call: Call, grid: Grid, prefix: int, keys: int) -> Tensor:
         """The places of fewer keys than queries, made by a convolution or pooling inside the attention."""

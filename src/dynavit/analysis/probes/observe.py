@@ -32,9 +32,10 @@ def observe(
     pass. Nothing is kept: a callback stores what it wants. Of a wrapped model the inside
     runs, uncompiled, in this process alone.
 
-    Left out are attention without a softmax over keys, attention over channels, and queries and keys that are both pooled. What
-    a model does to weights after the softmax (ConViT's gates, talking heads) is not seen. Layers of torch itself
-    (nn.MultiheadAttention) have a fast path that they do not take under observation: their last bits may differ.
+    Tokens are taken to lie row-major behind their prefix tokens (Hiera's do not). Left out are attention without a softmax over
+    keys, attention over channels, and pooled queries, unless the attention has a `stride`. What a model does to weights after
+    the softmax (ConViT's gates, talking heads) is not seen. Layers of torch itself (nn.MultiheadAttention) have a fast path
+    that they do not take under observation: their last bits may differ.
     """
     if images.dim() != 4 or not len(images):
         raise ValueError(f"observe: takes images (batch, channels, height, width), at least one; got {tuple(images.shape)}")
@@ -116,9 +117,12 @@ def _norm_call(course: Course, site: NormSite, after: Tensor) -> NormCall | None
 
 
 def _attention_call(course: Course, call: Call, weights: Tensor) -> AttentionCall | None:
-    """Weights (b * w, h, q, k) with the places of their tokens; windows of an image follow each other."""
-    images = len(course.images)
-    if len(weights) % images or weights.shape[1] != heads_of(call.module):
+    """A softmax (b * w, h, q, k) or (b * w * h, q, k) with the places of its tokens; windows of an image follow each other."""
+    images, heads = len(course.images), heads_of(call.module)
+    assert heads is not None
+    if weights.dim() == 3 and len(weights) % heads == 0:
+        weights = weights.unflatten(0, (-1, heads))
+    if weights.dim() != 4 or weights.shape[1] != heads or len(weights) % images:
         return None
     weights = weights.unflatten(0, (images, -1))
     places = course.places(call, weights.shape[1], *weights.shape[-2:])

@@ -3,6 +3,7 @@
 Paths are those of the bare model: wrappers (DistributedDataParallel, DataParallel, torch.compile) leave no trace in them.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,9 @@ from ...common.registry import nearest_match_error
 from ...convert.sites import find_norms, heads_of, is_attention
 
 Site = Literal["attn", "mlp", "other"]
+
+# Channels attend to channels. With as many channels as tokens its weights could not be told from those of tokens.
+_OVER_CHANNELS = re.compile(r"xca|crosscov|channel", re.I)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +58,13 @@ def attention_paths(model: nn.Module) -> list[str]:
 
 
 def attentions(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that attend. Of an attention inside another (a wrapper around the one that computes), the inner one."""
+    """Modules whose tokens attend. Of an attention inside another (a wrapper around the one that computes), the inner one."""
     found = {path: module for path, module in model.named_modules() if heads_of(module) is not None and is_attention(module)}
-    return {path: module for path, module in found.items() if not any(other.startswith(f"{path}.") for other in found)}
+    return {
+        path: module
+        for path, module in found.items()
+        if not any(other.startswith(f"{path}.") for other in found) and not _OVER_CHANNELS.search(type(module).__name__)
+    }
 
 
 def require(kind: str, wanted: Iterable[str], known: Iterable[str]) -> list[str]:

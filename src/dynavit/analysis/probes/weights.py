@@ -17,7 +17,7 @@ SOFTMAX = {torch.softmax, torch.special.softmax, Tensor.softmax, F.softmax}
 
 
 class SeeWeights(TorchFunctionMode):
-    """While active, `seen` is called with the weights (b, h, q, k) of each attention. Results stay as they are."""
+    """While active, `seen` is called with each softmax over a last axis, as in (b, h, q, k). Results stay as they are."""
 
     def __init__(self, seen: Callable[[Tensor], None]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SeeWeights(TorchFunctionMode):
         elif func in SOFTMAX:
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             weights = output if dim in (-1, output.dim() - 1) else None
-        if weights is not None and weights.dim() == 4:
+        if weights is not None:
             self.seen(weights.to(torch.promote_types(weights.dtype, torch.float32)))
         return output
 
