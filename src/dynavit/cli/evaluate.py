@@ -2,10 +2,13 @@
 
 import json as json_
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .parse import positional
+from .robust import evaluate_robustness
 from .show import print_table
+
+ALL_SEVERITIES = [1, 2, 3, 4, 5]
 
 
 @positional("run")
@@ -20,10 +23,22 @@ def evaluate(
     device: str | None = None,
     strict: bool = False,
     json: bool = False,
+    robust: bool = False,
+    baseline: str | None = None,
+    corruptions: str | None = None,
+    severities: list[int] = ALL_SEVERITIES,
+    limit: int | None = None,
+    exact: bool = False,
+    processes: int = 1,
+    imagenet_c: Path | None = None,
+    imagenet_r: Path | None = None,
+    imagenet_a: Path | None = None,
 ) -> None:
-    """Evaluate a trained model: accuracy, per class, calibration, images per second.
+    """Evaluate a trained model: accuracy, per class, calibration, images per second; or errors on corrupted images.
 
     Everything is also written to RUN/eval/SPLIT.json. In Python: `dynavit.evaluate_run(run)`.
+    With --robust: errors under 15 corruptions at 5 severities, the gap to clean images, mCE, also in RUN/eval/robust and in the
+    report. Called again it goes on where it was interrupted. In Python: `dynavit.evaluate_robust(run)`.
 
     Args:
         run: directory of a run.
@@ -36,6 +51,16 @@ def evaluate(
         device: cpu, cuda, mps; the best there is if not given.
         strict: stop at an image that cannot be read.
         json: print all results as JSON.
+        robust: measure errors on corrupted images; the options below are for this.
+        baseline: what mCE compares with: a run, or alexnet, whose published errors are the default for ImageNet's classes.
+        corruptions: only these, such as fog,frost.
+        severities: only these, such as 1,3,5.
+        limit: use only so many images, evenly over the split.
+        exact: corrupt with the code of the [robust] extra.
+        processes: so many corruptions at the same time.
+        imagenet_c: folder of ImageNet-C, whose files replace computed corruptions.
+        imagenet_r: folder of ImageNet-R; without --corruptions nothing else is evaluated.
+        imagenet_a: folder of ImageNet-A, likewise.
     """
     from ..config import TrainConfig, from_plain
     from ..engine.progress import choose_progress
@@ -44,18 +69,18 @@ def evaluate(
 
     loading = from_plain(TrainConfig, RunDirectory(run).read_config()).loading
     loading.strict = strict
-    result = evaluate_run(
-        run,
-        split=split,
-        data_name=data,
-        data_dir=data_dir,
-        loading=loading,
-        checkpoint=checkpoint,
-        weights=weights,
-        batch_size=batch_size,
-        device=device,
-        progress=choose_progress(quiet=json),
-    )
+    common: dict[str, Any] = {"split": split, "data_name": data, "data_dir": data_dir, "loading": loading}
+    common |= {"checkpoint": checkpoint, "weights": weights, "batch_size": batch_size, "device": device}
+    corruption: dict[str, Any] = {"baseline": baseline, "corruptions": corruptions, "severities": severities, "limit": limit}
+    corruption |= {"exact": exact, "processes": processes}
+    corruption |= {"imagenet_c": imagenet_c, "imagenet_r": imagenet_r, "imagenet_a": imagenet_a}
+    if robust:
+        evaluate_robustness(run, common | corruption, json)
+        return
+    usual = {"severities": ALL_SEVERITIES, "processes": 1}
+    if given := [name for name, value in corruption.items() if value and value != usual.get(name)]:
+        raise ValueError(f"--{given[0].replace('_', '-')} is for --robust, which measures errors on corrupted images")
+    result = evaluate_run(run, **common, progress=choose_progress(quiet=json))
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
         return
