@@ -59,9 +59,10 @@ def draw_files(name: str, height: float, paint: Callable[["Figure"], None]) -> t
     """The same figure as an SVG file and as a PNG file, both on white paper; `for_page` makes the SVG an element of a page."""
     with _empty(name, height) as figure:
         paint(figure)
+        svg = re.sub("(<svg[^>]*>)", rf"\1\n {PAPER}", _svg(figure), count=1)
+        figure.set_layout_engine("none")  # everything has its place now; finding it again takes as long as drawing
         png = io.BytesIO()
         figure.savefig(png, format="png", dpi=DOTS_PER_INCH, facecolor="#ffffff", metadata={"Software": None})
-        svg = re.sub("(<svg[^>]*>)", rf"\1\n {PAPER}", _svg(figure), count=1)
         return f'<?xml version="1.0" encoding="utf-8"?>\n{svg}', png.getvalue()
 
 

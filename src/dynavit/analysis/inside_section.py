@@ -11,6 +11,8 @@ from .read import Inside
 # Everything that our figures are made of; more would be somebody else's, and might run or fetch something.
 ELEMENTS = {"svg", "rect", "defs", "style", "g", "path", "text", "tspan", "use", "image", "clipPath"}
 
+MOST_ROWS = 12  # of a table beside figures: a longer one is folded away
+
 
 def inside_sections(inside: Inside) -> list[Section]:
     return [Section(section["title"], _blocks(section, inside.figures)) for section in inside.sections]
@@ -31,7 +33,9 @@ def _blocks(section: dict[str, Any], svgs: dict[str, str]) -> list[Block]:
     drawn = [figure for figure in section["figures"] if figure["svg"] in svgs]
     for _, group in groupby(drawn, key=lambda figure: figure["group"]):
         blocks.append(Figures([Figure(_embedded(f["svg"], svgs), f["label"], f["caption"]) for f in group]))
-    blocks += [Table(t["label"], t["header"], t["rows"], notes=t["notes"]) for t in section["tables"]]
+    for table in section["tables"]:
+        folded = table["label"] if drawn and len(table["rows"]) > MOST_ROWS else ""
+        blocks.append(Table(table["label"], table["header"], table["rows"], notes=table["notes"], summary=folded))
     for gallery in section["samples"]:
         samples = [Sample(**sample) for sample in gallery["samples"] if sample["image"].startswith("data:image/")]
         blocks.append(Samples(samples, gallery["caption"]))

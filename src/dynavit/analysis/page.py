@@ -25,7 +25,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """Each row begins with its own header. `marked` cells (row, column) are set in bold."""
+    """Each row begins with its own header. `marked` cells (row, column) are set in bold. `summary` as in Facts."""
 
     kind: ClassVar[str] = "table"
     label: str
@@ -33,6 +33,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     marked: frozenset[tuple[int, int]] = frozenset()
     notes: Sequence[str] = ()
+    summary: str = ""
 
 
 @dataclass(frozen=True)

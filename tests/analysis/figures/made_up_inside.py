@@ -202,7 +202,7 @@ def attention_maps(norm: str, blocks: Sequence[Shape], shown: int, exits: int) -
     path, heads, side = blocks[-1]
 
     def spot(at: float, width: float) -> list[float]:
-        return sum(weights(side, side / 2 + math.sin(at), side / 2 + 2 * math.cos(at), width), [])
+        return [value for line in weights(side, side / 2 + math.sin(at), side / 2 + 2 * math.cos(at), width) for value in line]
 
     return {
         "of": "class token",

@@ -19,8 +19,8 @@ def attention_maps(found: dict[str, Any]) -> Chapter:
     runs = found["runs"]
     maps = [relative(each["values"]) for run in runs for each in (*run["maps"], *run["rollout"])]
     values = finite(maps)
-    high = max(2.0, float(np.quantile(values, 0.99))) if len(values) else 2.0
-    scale = Scale("times the mean of the map", 0.0, high, more=True)
+    high = max(4.0, float(np.quantile(values, 0.99))) if len(values) else 4.0
+    scale = Scale("times the mean of its map", 0.0, high, root=True, more=bool(np.max(values, initial=0.0) > high))
     plates = [
         _plate(run, number, shown, scale)
         for number, shown in enumerate(found["shown"])
@@ -55,13 +55,13 @@ def _plate(run: dict[str, Any], number: int, shown: dict[str, Any], scale: Scale
         sheet.bar(left, head - GAP - BAR_HEIGHT, scale)
         top = head
         for path, maps in layers:
-            sheet.words(0, top, f"{path}, {len(maps)} heads")
+            sheet.words(0, top, path)
             draw_maps(sheet, top + LINE, maps, scale)
             top += LINE + maps_height(maps)
 
     caption = (
         f"{run_name(run)}, image {number + 1} ({shown['target']}): attention of the {run['of']}, a map for each head, from "
-        "head 0. All maps and runs share one colour scale; 1 is uniform attention."
+        "head 0. All maps and runs share one colour scale, by square roots; 1 is uniform attention."
     )
     return Plate(f"Attention maps of {run_name(run)}, image {number + 1}", caption, height, paint, f"image {number}")
 

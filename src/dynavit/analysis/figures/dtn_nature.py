@@ -11,16 +11,17 @@ SHARES = ("ln", "in", "local")
 
 
 def dtn_nature(found: dict[str, Any]) -> Chapter:
-    header = ["norm", "site", *(f"{moment}: {share}, %" for moment in ("mean", "variance") for share in ("LN", "IN", "local"))]
+    shares = [f"{moment}: {share}" for moment in ("mean", "variance") for share in ("LN", "IN", "local")]
+    header = ["norm", "site", "became", *shares]
     tables = [
         Table(
             f"What each DTN of {run_name(run)} has become",
-            [*header, "became"],
+            header,
             [
-                [layer["path"], layer["site"], *_cells(layer["mean"]), *_cells(layer["variance"]), layer["became"]]
+                [layer["path"], layer["site"], layer["became"], *_cells(layer["mean"]), *_cells(layer["variance"])]
                 for layer in run["layers"]
             ],
-            notes=[f"{run_name(run)}. The shares of the mean add up to 100 %, and so do those of the variance."],
+            notes=[f"{run_name(run)}, shares in %. Those of the mean add up to 100, and so do those of the variance."],
         )
         for run in found["runs"]
         if run["layers"]
@@ -28,7 +29,7 @@ def dtn_nature(found: dict[str, Any]) -> Chapter:
     return Chapter(
         "What each DTN became",
         "DTN can turn into other norms. LN: statistics of the token itself; IN: those of all tokens alike; local: those of "
-        "the tokens around it. The last column names the largest share of the mean and the variance together.",
+        "the tokens around it. Third column: the largest share of the mean and the variance together.",
         tables=tables,
     )
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from ..canvas import FAINT, HIGH, INK
 from ..exit_section import gallery_caption, threshold_text
 from ..page import Samples, Table
+from ..table import NOTHING
 from ..words import percent, samples_of
 from .over_layers import run_name
 from .plate import Chapter, Plate
@@ -27,7 +28,7 @@ def exits(found: dict[str, Any]) -> Chapter:
         "leave where. In the other panels an exit whose confidence can be trusted has its dots on the diagonal: below it, the "
         "exit is more confident than right.",
         [plate for run in runs for plate in (_shares_plate(run), _reliability_plate(run))],
-        [_table(run) for run in runs],
+        [_table(runs)],
         galleries,
     )
 
@@ -88,20 +89,16 @@ def _reliability_plate(run: dict[str, Any]) -> Plate:
         f"{run_name(run)}: accuracy over confidence of each exit on all images. Larger dots hold more images; dashed: as often "
         "right as confident."
     )
-    height = 0.55 + rows * (3.6 / columns + 0.25) if columns > 1 else 3.4
+    height = 0.5 + rows * (min(2.4, 3.6 / columns - 0.1) + 0.22)
     return Plate(f"Reliability of each exit, {run_name(run)}", caption, height, paint, run["name"])
 
 
-def _table(run: dict[str, Any]) -> Table:
-    thresholds = run["thresholds"] or []
-    rows = [
-        [
-            f"exit {number}",
-            threshold_text(thresholds[number - 1]) if thresholds else "–",
-            percent(share),
-            percent(accuracy),
-        ]
-        for number, (share, accuracy) in enumerate(zip(run["shares"], run["accuracy"], strict=True), 1)
-    ]
-    header = [run_name(run), "leaves from", "images leaving here, %", "accuracy on all images, %"]
-    return Table(f"Exits of {run_name(run)}", header, rows)
+def _table(runs: list[dict[str, Any]]) -> Table:
+    rows = []
+    for run in runs:
+        thresholds = [threshold_text(t) for t in run["thresholds"]] if run["thresholds"] else [NOTHING] * len(run["shares"])
+        columns = zip(thresholds, run["shares"], run["accuracy"], strict=True)
+        for number, (threshold, share, accuracy) in enumerate(columns, 1):
+            rows.append([f"{run_name(run)}, exit {number}", threshold, percent(share), percent(accuracy)])
+    header = ["", "leaves from", "images leaving here, %", "accuracy on all images, %"]
+    return Table("Exits", header, rows)

@@ -39,7 +39,8 @@ def _plate(run: dict[str, Any], moment: str, found: dict[str, Any]) -> Plate:
     rows = -(-len(layers) // columns)
     heads = max(values.shape[1] for values in layers.values())
     named = heads if heads <= MOST_NAMED else 0
-    height = rows * (TITLE + PANEL) + FOOT + 0.17 * -(-named // 6)
+    legend_rows = -(-named // 6)
+    height = rows * (TITLE + PANEL) + FOOT + 0.17 * legend_rows
     width = (WIDTH - LEFT - (columns - 1) * GAP - 0.06) / columns
     some = np.unique(np.linspace(0, len(found["epochs"]) - 1, MOST_POINTS).round().astype(int))
     epochs = numbers(found["epochs"])[some]
@@ -64,7 +65,7 @@ def _plate(run: dict[str, Any], moment: str, found: dict[str, Any]) -> Plate:
                 handles[:named],
                 names[:named],
                 loc="lower left",
-                ncols=6,
+                ncols=-(-named // legend_rows),
                 frameon=False,
                 fontsize=7,
                 handlelength=1.6,
@@ -82,7 +83,14 @@ def _panel(axes: "Axes", epochs: Any, values: Any) -> None:
         variable, dashes = series_style(head)
         marker = "o" if len(epochs) == 1 else ""
         axes.plot(
-            epochs, line, color=colour(variable), dashes=dashes or (None, None), lw=1, marker=marker, ms=2.5, label=f"{head}"
+            epochs,
+            line,
+            color=colour(variable),
+            dashes=dashes or (None, None),
+            lw=1,
+            marker=marker,
+            ms=2.5,
+            label=f"head {head}",
         )
     axes.axhline(0.5, color=FAINT, lw=0.6, dashes=(2, 2))
     axes.set_ylim(0, 1)

@@ -45,7 +45,7 @@ def _scale(maps: list[Numbers]) -> Scale:
     """The same on both sides of 1, where all tokens are alike; a few extremes shall not make everything else look even."""
     away = np.abs(finite(maps) - 1)
     reach = min(1.0, max(0.05, float(np.quantile(away, 0.99)))) if len(away) else 1.0
-    return Scale("magnitude / mean of its head", 1 - reach, 1 + reach, more=True)
+    return Scale("magnitude / mean of its head", 1 - reach, 1 + reach, more=bool(np.max(away, initial=0.0) > reach))
 
 
 def _maps_plate(run: dict[str, Any], number: int, shown: dict[str, Any], scale: Scale) -> Plate:
@@ -63,7 +63,7 @@ def _maps_plate(run: dict[str, Any], number: int, shown: dict[str, Any], scale: 
         sheet.bar(PICTURE + 0.15, PICTURE - BAR_HEIGHT, scale)
         top = PICTURE + GAP
         for path, maps in layers:
-            sheet.words(0, top, f"{path}: {len(maps)} heads, variation {number_text(variation.get(path), '.3f')}")
+            sheet.words(0, top, f"{path}, variation {number_text(variation.get(path), '.3f')}")
             draw_maps(sheet, top + LINE, maps, scale)
             top += LINE + maps_height(maps)
 

@@ -54,7 +54,7 @@ def lines_plate(
                 low, high = (of(run, name) for name in band)
                 axes.fill_between(range(len(paths)), low, high, color=colour(variable), alpha=0.13, lw=0)
         axes.set_ylim(0, None)
-        axes.set_ylabel(ylabel)
+        axes.set_ylabel(ylabel, labelpad=6)
         axes.grid(axis="y")
         layer_axis(axes, paths)
         legend(figure, [run_name(run) for _, run in shown])
@@ -92,4 +92,4 @@ def legend_height(names: Sequence[str]) -> float:
 
 
 def _columns(names: Sequence[str]) -> int:
-    return max(1, int(WIDTH / (0.7 + 0.08 * max(map(len, names)))))
+    return max(1, int(WIDTH / (0.55 + 0.075 * max(map(len, names)))))

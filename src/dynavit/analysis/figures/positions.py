@@ -34,8 +34,7 @@ def _plate(run: dict[str, Any]) -> Plate:
     margin = LETTER * max(len(label) for label, _, _ in every) + 0.1
     most = max(len(maps) for _, maps, _ in every)
     width = min(WIDEST, tile_width(most, WIDTH - margin))
-    largest = finite(maps for _, maps, _ in every)
-    scale = Scale("weight (square-root scale)", 0.0, float(np.max(largest, initial=0.0)) or 1.0, root=True)
+    scale = _scale([maps for _, maps, _ in every], [maps for _, maps, _ in after])
     parts = [(title, rows) for title, rows in (("before training", before), ("after training", after)) if rows]
     height = BAR_HEIGHT + LINE + sum(LINE + sum(map_height(width, maps) + GAP for _, maps, _ in rows) for _, rows in parts)
 
@@ -64,6 +63,13 @@ def _plate(run: dict[str, Any]) -> Plate:
         "layer after training. Lighter is larger; one colour scale for the whole figure."
     )
     return Plate(f"Positional weights before and after training, {run_name(run)}", caption, height, paint)
+
+
+def _scale(every: list[Numbers], after: list[Numbers]) -> Scale:
+    """Up to the largest weight after training, or the few large ones of an initialisation would make all else look dark."""
+    uniform = max(1 / maps[0].size for maps in every)
+    high = float(np.max(finite(after), initial=4 * uniform))
+    return Scale("weight (square-root scale)", 0.0, high, root=True, more=bool(np.max(finite(every), initial=0.0) > high))
 
 
 def _rows(run: dict[str, Any], entries: list[tuple[str, dict[str, Any]]]) -> Rows:

@@ -18,6 +18,7 @@ GAP = 0.06
 LINE = 0.19  # height of a line of small words
 BAR_HEIGHT = 0.46
 SMALL = 7.5  # points
+FRAME = 1.0  # points
 MOST_PIXELS = 112  # of a picture's side: more cannot be seen at this size, and every figure carries its own
 
 
@@ -29,7 +30,7 @@ class Scale:
     low: float
     high: float
     root: bool = False
-    more: bool = False  # there are values beyond both ends, which have the colour of the end
+    more: bool = False  # some values lie beyond the ends and have their colours
 
 
 def columns_for(heads: int) -> int:
@@ -64,9 +65,9 @@ class Sheet:
         """A frame around one cell of a heat map."""
         from matplotlib.patches import Rectangle
 
-        cell = width / values.shape[1]
-        corner = (left + token[1] * cell, top + token[0] * cell)
-        self.axes.add_patch(Rectangle(corner, cell, cell, fill=False, edgecolor=LOW, lw=1.1, joinstyle="miter"))
+        cell, outside = width / values.shape[1], 0.5 * FRAME / 72  # so that it hides nothing of a small cell
+        corner, side = (left + token[1] * cell - outside, top + token[0] * cell - outside), cell + 2 * outside
+        self.axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=LOW, lw=FRAME, joinstyle="miter"))
 
     def picture(self, left: float, top: float, width: float, address: str) -> None:
         """An image that was stored as a data address, as large as fits into a square. Others are not fetched."""
