@@ -11,6 +11,8 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .analyse import analyze_runs as analyze_runs
+    from .analysis.inside.look import look_inside as look_inside
     from .config import TrainConfig as TrainConfig
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from .norms import create_norm as create_norm
     from .norms import list_norms as list_norms
     from .norms import recalibrate as recalibrate
+    from .robust import evaluate_robust as evaluate_robust
     from .runs import evaluate_run as evaluate_run
     from .runs import train_run as train_run
 
@@ -35,8 +38,10 @@ _HOMES = {
     "DynamicTokenNorm": ".norms",
     "Norm": ".norms",
     "TrainConfig": ".config",
+    "analyze_runs": ".analyse",
     "create_model": ".models",
     "create_norm": ".norms",
+    "evaluate_robust": ".robust",
     "evaluate_run": ".runs",
     "fold": ".deploy.folding",
     "import_released": ".models",
@@ -44,6 +49,7 @@ _HOMES = {
     "list_norms": ".norms",
     "load": ".model_files",
     "load_released": ".model_files",
+    "look_inside": ".analysis.inside.look",
     "plan_swap": ".convert",
     "recalibrate": ".norms",
     "swap_norms": ".convert",
@@ -55,8 +61,10 @@ __all__ = [
     "Norm",
     "TrainConfig",
     "__version__",
+    "analyze_runs",
     "create_model",
     "create_norm",
+    "evaluate_robust",
     "evaluate_run",
     "fold",
     "import_released",
@@ -64,6 +72,7 @@ __all__ = [
     "list_norms",
     "load",
     "load_released",
+    "look_inside",
     "plan_swap",
     "recalibrate",
     "swap_norms",

@@ -34,9 +34,13 @@ def functions():
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
         "train": OF_A_RUN | {"out", "resume", "overwrite", "quiet"},
-        "eval": {"run", "split", "data", "data_dir", "checkpoint", "weights", "batch_size", "device", "strict", "json"},
+        "eval": {"run", "split", "data", "data_dir", "checkpoint", "weights", "batch_size", "device", "strict", "json"}
+        | {"robust", "baseline", "corruptions", "severities", "limit", "exact", "processes"}
+        | {"imagenet_c", "imagenet_r", "imagenet_a"},
         "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
         "report": {"directory"},
+        "analyze": {"runs", "data", "data_dir", "split", "images", "shown", "layers", "token", "out", "checkpoint", "weights"}
+        | {"device"},
         "predict": {"run", "images", "top", "checkpoint", "device", "int8", "json", "out"},
         "calibrate": {"run", "mode", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "data", "data_dir"}
         | {"confidence", "batch_size", "device"},

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..common.registry import nearest_match_error
+from .analyze import analyze
 from .bench import bench_loop, bench_models, bench_norms
 from .calibrate import calibrate
 from .compare import compare
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Command | Group] = {
     "eval": evaluate,
     "compare": compare,
     "report": report,
+    "analyze": analyze,
     "predict": predict,
     "calibrate": calibrate,
     "fold": fold,
@@ -60,10 +62,13 @@ Examples:
   dynavit train --model vit_tiny_star --norm dtn --data cifar10 --data-dir data --download --seed 1 --engine.precision bf16
   dynavit train --config fashion_mnist --data-dir data    a recipe (see dynavit list recipes); any option may follow
   dynavit eval runs/x --split val --checkpoint best       accuracy, of each class too, and calibration
+  dynavit eval runs/x --robust --baseline runs/ln --processes 2     errors on corrupted images, and mCE
   dynavit predict runs/x photo.png scans/ --top 3         what the model sees in image files
   dynavit compare --norms ln,dtn,rms --seeds 0,1,2 --epochs 10 --out runs/norms     means, errors, costs, and a page
   dynavit compare --vary '{"lr":[1e-3,3e-3]}' --processes 2 --out runs/lr     each norm with each learning rate
   dynavit report runs/norms                   the page again, from its files
+  dynavit analyze runs/x                      figures of what happens inside: tokens, attention, λ, positions
+  dynavit analyze runs/norms --images 256     the settings of a comparison side by side
   dynavit train --model dvt_vit_digits --epochs 8 --lr 3e-3 --out runs/dvt     a cascade: few tokens first, more where needed
   dynavit calibrate runs/dvt --accuracy 0.95     when images may leave it: found on val, judged on test, used by predict
   dynavit calibrate runs/dvt --mode evaluate --judge val     the stored thresholds on another split

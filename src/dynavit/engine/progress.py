@@ -60,7 +60,7 @@ class Bar(Silent):
 
     def __init__(self, console: Console) -> None:
         columns = (
-            TextColumn("epoch {task.fields[epoch]}"),
+            TextColumn("{task.fields[epoch]}"),
             BarColumn(bar_width=None),
             TextColumn("{task.completed}/{task.total}"),
             TimeElapsedColumn(),
@@ -70,7 +70,7 @@ class Bar(Silent):
         )
         # Twice a second: drawing takes time from the training, which runs in the same interpreter.
         self.bar = Progress(*columns, console=console, refresh_per_second=2, expand=True)
-        self.task = self.bar.add_task("train", total=None, visible=False, epoch="0", train="", val="")
+        self.task = self.bar.add_task("train", total=None, visible=False, epoch="", train="", val="")
 
     def begin(self, done: int, total: int) -> None:
         self.bar.update(self.task, completed=done, total=total, visible=True)
@@ -81,7 +81,7 @@ class Bar(Silent):
 
     def logged(self, record: dict[str, Any]) -> None:
         fields: dict[str, Any] = {"train" if record["kind"] == "train" else "val": summary(record)}
-        self.bar.update(self.task, epoch=f"{record['epoch']:.4g}", **fields)
+        self.bar.update(self.task, epoch=f"epoch {record['epoch']:.4g}", **fields)
 
     def note(self, text: str) -> None:
         self.bar.console.print(f"note: {text}", markup=False, highlight=False)

@@ -1,0 +1,245 @@
+"""Figures of what happens inside trained models, several side by side on the same images.
+
+OUT/analysis/<kind>.json          the numbers behind each kind of figure
+OUT/analysis/<figure>.svg, .png   the figures
+OUT/analysis/index.json           which there are, and how to read them
+OUT/report.html                   the page, with all of them
+
+OUT is the run itself, or for several runs their comparison.
+"""
+
+import datetime
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from os import PathLike
+from os.path import commonpath
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .analysis.figures.draw_all import KINDS, draw_all
+from .analysis.inside.exits import ExitRecorder
+from .analysis.inside.look import look_inside
+from .analysis.probes import norm_sites
+from .analysis.read import Comparison, Run, read_directory, read_run
+from .analysis.report import write_report
+from .assemble import build_model
+from .calibrate import POLICY, read_policy
+from .common.files import with_nulls, write_json
+from .data.dataset import DataSet
+from .engine.progress import Silent
+from .models.cascade import Cascade
+from .opened import OpenedRun, open_run
+from .samples import data_uri
+
+BATCH = 16  # attention weights of a batch are held at once: 60 MB for 16 images in ViT-B/16
+GALLERY = 12  # images of each exit
+
+
+def analyze_runs(
+    runs: Sequence[str | PathLike[str]],
+    *,
+    out: str | PathLike[str] | None = None,
+    data_name: str | None = None,
+    data_dir: Path | None = None,
+    split: str | None = None,
+    images: int = 128,
+    shown: int = 2,
+    layers: Sequence[str] = (),
+    token: tuple[float, float] | None = None,
+    checkpoint: Literal["last", "best"] = "last",
+    weights: Literal["model", "ema"] | None = None,
+    device: str | None = None,
+    progress: Silent | None = None,
+    command: str = "",
+) -> Path:
+    """Look inside the models of some runs, write numbers and figures, and return the path of the page that shows them.
+
+    Args:
+        runs: directories of runs. A comparison stands for its settings, each with its first seed.
+        out: directory of the page; the run itself, or the comparison that all runs belong to, if not given.
+        data_name, data_dir: the data set to look at; that of the first run if not given.
+        split: test where there is one, otherwise val, if not given.
+        images: how many, evenly over the split, numbers are averaged over.
+        shown: how many of them maps are drawn of.
+        layers: norms that maps are drawn of, such as blocks.0.norm1; the first, middle and last if not given.
+        token: whose positional weights are drawn, as shares of the image's height and width; the middle one if not given.
+    """
+    progress = progress or Silent()
+    paths = _expanded(runs)
+    if images < 1 or not 1 <= shown <= images:
+        raise ValueError(f"at least one image is looked at and shown, of {images} not {shown}; see --images, --shown")
+    names = _names(paths)
+    where = Path(out) if out is not None else _page_directory(paths)
+    data: DataSet | None = None
+    kinds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    pictures: list[dict[str, Any]] = []
+    for path, name in zip(paths, names, strict=True):
+        opened = open_run(
+            path,
+            data=data,
+            data_name=data_name,
+            data_dir=data_dir,
+            checkpoint=checkpoint,
+            weights=weights,
+            device=device,
+        )
+        if data is None:
+            data = opened.data
+            split = split or opened.final_split
+            if split not in data.splits:
+                raise ValueError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
+        assert split is not None
+        progress.note(f"looking inside {name}")
+        some = _evenly(opened, split, images)
+        found = _look(some, split, shown, layers, token, progress)
+        found |= _training(read_run(path))
+        norm = opened.config.norm or next((type(site.norm).__name__ for site in norm_sites(opened.model)), "none")
+        for kind, entry in found.items():
+            kinds[kind].append({"name": name, "norm": norm, **entry})
+        pictures = pictures or _pictures(some, split, shown)
+    assert data is not None and split is not None
+    common = {"images": min(images, len(data.splits[split])), "data": data.name, "split": split, "shown": pictures}
+    for kind, entries in kinds.items():
+        file = where / "analysis" / f"{kind}.json"
+        if entries:
+            write_json(file, with_nulls({"kind": kind, **common, "runs": entries}))
+        else:
+            file.unlink(missing_ok=True)  # of an earlier call
+    progress.note("drawing")
+    about = {"created": datetime.datetime.now().isoformat(timespec="seconds"), "command": command}
+    draw_all(where / "analysis", **about)
+    return write_report(where)
+
+
+def _look(
+    opened: OpenedRun,
+    split: str,
+    shown: int,
+    layers: Sequence[str],
+    token: tuple[float, float] | None,
+    progress: Silent,
+) -> dict[str, dict[str, Any]]:
+    loader = opened.loader(split, BATCH)
+    targets: list[Tensor] = []
+
+    def batches() -> Generator[Tensor]:
+        for step, (batch,) in enumerate(loader.epoch(), 1):
+            targets.append(batch.targets[: batch.count])
+            yield batch.inputs[: batch.count].to(opened.processes.dtype)
+            progress.step(step)
+
+    start, _ = build_model(opened.config, opened.data)
+    answers: list[Any] = []
+    progress.begin(0, loader.steps)
+    try:
+        some = _shown_images(opened, split, shown)[0]
+        with closing(batches()) as reading:
+            found = look_inside(opened.model, reading, some, layers=layers, start=start, token=token, outputs=answers)
+    finally:
+        progress.end()
+    if isinstance(opened.model, Cascade):
+        found["exits"] = _exits(opened, split, answers, targets)
+    return found
+
+
+def _exits(opened: OpenedRun, split: str, answers: list[Any], targets: list[Tensor]) -> dict[str, Any]:
+    recorder = ExitRecorder()
+    for logits, right in zip(answers, targets, strict=True):
+        recorder(logits, right)
+    policy = read_policy(opened.path) if (opened.path / POLICY).is_file() else None
+    result, exits, predicted, confidence = recorder.exits(policy)
+    everyone, classes = torch.cat(targets).tolist(), opened.data.classes
+    images = torch.cat([batch.inputs[: batch.count] for (batch,) in opened.loader(split, BATCH).epoch()])
+    result["gallery"] = [
+        [
+            {
+                "image": data_uri(images[i], opened.data.mean, opened.data.std),
+                "target": classes[everyone[i]],
+                "prediction": classes[int(predicted[i])],
+                "confidence": float(confidence[i]),
+            }
+            for i in (exits == at).nonzero().flatten().tolist()[:GALLERY]
+        ]
+        for at in range(len(result["shares"]))
+    ]
+    return result
+
+
+def _training(run: Run) -> dict[str, dict[str, Any]]:
+    """λ over training, from the log."""
+    moments: dict[str, Any] = {}
+    for moment, logged in (("mean", "lambda_mean"), ("variance", "lambda_var")):
+        records = run.per_head(logged)
+        layers = list(records[-1][1]) if records else []
+        records = [record for record in records if set(layers) <= set(record[1])]
+        paths = {layer: [values[layer] for _, values in records] for layer in layers}
+        moments[moment] = {"epochs": [epoch for epoch, _ in records], "layers": paths} if records else None
+    return {"lambda": moments} if any(moments.values()) else {}
+
+
+def _evenly(opened: OpenedRun, split: str, images: int) -> OpenedRun:
+    """With so many images, evenly over the split: files are often sorted by class."""
+    whole = opened.data.splits[split]
+    index = torch.linspace(0, len(whole) - 1, min(images, len(whole)), dtype=torch.float64).round().long()
+    return replace(opened, data=replace(opened.data, splits={split: whole.subset(index)}))
+
+
+def _shown_images(opened: OpenedRun, split: str, shown: int) -> tuple[Tensor, list[int]]:
+    """(n, c, h, w) and their classes: evenly again, for neighbours may be of one class."""
+    whole = opened.data.splits[split]
+    shown = min(shown, len(whole))
+    index = torch.tensor([(2 * i + 1) * len(whole) // (2 * shown) for i in range(shown)])
+    few = replace(opened, data=replace(opened.data, splits={split: whole.subset(index)}))
+    ((batch,),) = few.loader(split, shown).epoch()
+    return batch.inputs[: batch.count].to(opened.processes.dtype), batch.targets[: batch.count].tolist()
+
+
+def _pictures(opened: OpenedRun, split: str, shown: int) -> list[dict[str, Any]]:
+    images, targets = _shown_images(opened, split, shown)
+    data = opened.data
+    return [
+        {"image": data_uri(image, data.mean, data.std), "target": data.classes[target]}
+        for image, target in zip(images, targets, strict=True)
+    ]
+
+
+def _expanded(runs: Sequence[str | PathLike[str]]) -> list[Path]:
+    """Directories of runs; a comparison stands for the first finished seed of each of its settings."""
+    paths: list[Path] = []
+    for each in map(Path, runs):
+        found = read_directory(each)
+        if isinstance(found, Comparison):
+            first = [
+                next((run.name for run in s.runs if (each / run.name / "model.json").is_file()), None) for s in found.settings
+            ]
+            paths += [each / name for name in first if name is not None]
+        else:
+            paths.append(each)
+    if not paths:
+        raise ValueError("give at least one directory of a run, such as runs/x")
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ValueError(f"a run is given twice: {', '.join(map(str, paths))}")
+    return paths
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Short names that tell the runs apart."""
+    names = [path.resolve().name for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    together = Path(commonpath([path.resolve() for path in paths]))
+    return [str(path.resolve().relative_to(together)) for path in paths]
+
+
+def _page_directory(paths: Sequence[Path]) -> Path:
+    """The run; of several their comparison, or a new directory named after them beside them."""
+    if len(paths) == 1:
+        return paths[0]
+    together = Path(commonpath([path.resolve() for path in paths]))
+    if (together / "comparison.json").is_file():
+        return together
+    return together / "+".join(path.resolve().name for path in paths)

@@ -1,0 +1,55 @@
+"""Where images leave a cascade, and whether its exits are as often right as they are sure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...models.calibration import released_thresholds
+from ...models.exit_policy import EVERYONE, ExitPolicy
+from ..measures.reliability import reliability
+
+EQUAL_SHARES = 20  # of the released grid: equally many images leave at each exit
+
+
+class ExitRecorder:
+    """To be called with the logits of all exits (each (b, classes)) and the classes (b,), batch after batch."""
+
+    def __init__(self) -> None:
+        self.logits: list[Tensor] = []  # (exits, b, classes) each
+        self.targets: list[Tensor] = []
+
+    def __call__(self, logits: Sequence[Tensor], targets: Tensor) -> None:
+        self.logits.append(torch.stack(list(logits)).double().cpu())
+        self.targets.append(targets.cpu())
+
+    def exits(self, policy: ExitPolicy | None) -> tuple[dict[str, Any], Tensor, Tensor, Tensor]:
+        """What is behind the figures, without pictures; and of each image its exit, prediction and confidence, (n,).
+
+        Without a policy thresholds are taken that let equally many of these images leave at each exit.
+        """
+        logits, targets = torch.cat(self.logits, 1), torch.cat(self.targets)
+        if policy is None:
+            sure = torch.stack([exit.softmax(-1).amax(-1) for exit in logits])
+            found = released_thresholds(sure.numpy(), [EQUAL_SHARES])[0]
+            used = ExitPolicy((*found[:-1].tolist(), EVERYONE))
+        else:
+            policy.check_fits(len(logits))
+            used = policy
+        confidence = torch.stack([used.confidence(exit) for exit in logits])
+        predicted = logits.argmax(-1)
+        leaves = torch.stack([used.leaves(exit, at) for at, exit in enumerate(logits)])
+        at = leaves.int().argmax(0)  # the first that lets leave
+        probability = logits.softmax(-1).amax(-1)  # also where thresholds are about a margin or an entropy
+        correct = predicted == targets
+        image = torch.arange(len(targets))
+        result = {
+            "thresholds": None if policy is None else [None if t == EVERYONE else t for t in used.thresholds],
+            "confidence_kind": used.confidence_kind,
+            "shares": (torch.bincount(at, minlength=len(logits)).double() / len(at)).tolist(),
+            "accuracy": correct.double().mean(1).tolist(),
+            "accuracy_with_exits": float(correct[at, image].double().mean()),
+            "reliability": [reliability(sure, right) for sure, right in zip(probability, correct, strict=True)],
+        }
+        return result, at, predicted[at, image], confidence[at, image]

@@ -1,0 +1,69 @@
+"""`dynavit analyze`: what happens inside trained models, in figures."""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from .parse import positional
+
+
+@positional("runs...")
+def analyze(
+    runs: list[Path],
+    data: str | None = None,
+    data_dir: Path | None = None,
+    split: str | None = None,
+    images: int = 128,
+    shown: int = 2,
+    layers: list[str] | str | None = None,
+    token: list[float] | None = None,
+    out: Path | None = None,
+    checkpoint: Literal["last", "best"] = "last",
+    weights: Literal["model", "ema"] | None = None,
+    device: str | None = None,
+) -> None:
+    """Draw what happens inside trained models: the figures of the DTN paper, several models side by side.
+
+    Token magnitudes after norms, attention distances and maps, how far norms' means are from tokens, λ over training,
+    positional weights, token directions, what each DTN layer became; for cascades where images leave and how sure they are.
+    All models see the same images. Figures (SVG, PNG) and the numbers behind them (JSON) go to OUT/analysis, and into the
+    page OUT/report.html. In Python: `dynavit.analyze_runs(runs)`; for any model: `dynavit.look_inside(model, batches, shown)`.
+
+    Args:
+        runs: directories of runs; a comparison stands for the first seed of each of its settings.
+        data: another data set with as many classes; that of the first run if not given.
+        data_dir: where the data set lies; as in the run if not given.
+        split: test, val or train; test where there is one, otherwise val, if not given.
+        images: how many, evenly over the split, numbers are averaged over.
+        shown: how many of them maps are drawn of.
+        layers: norms that maps are drawn of, such as blocks.0.norm1,blocks.3.norm1; the first, middle and last if not given.
+        token: whose positional weights are drawn: [0.5,0.5] is the middle of the image.
+        out: directory of the page; the run, or the comparison the runs belong to, if not given.
+        checkpoint: the end of the training, or where validation was best.
+        weights: the trained ones or their average; the average if the run kept one.
+        device: cpu, cuda, mps; the best there is if not given.
+    """
+    from ..analyse import analyze_runs
+    from ..engine.progress import choose_progress
+
+    if token is not None and (len(token) != 2 or not all(0 <= share <= 1 for share in token)):
+        raise ValueError(f"--token takes two shares of the image's height and width, such as [0.5,0.5]; got {token}")
+    names = layers.split(",") if isinstance(layers, str) else layers or []
+    page = analyze_runs(
+        runs,
+        out=out,
+        data_name=data,
+        data_dir=data_dir,
+        split=split,
+        images=images,
+        shown=shown,
+        layers=[name.strip() for name in names if name.strip()],
+        token=None if token is None else (token[0], token[1]),
+        checkpoint=checkpoint,
+        weights=weights,
+        device=device,
+        progress=choose_progress(),
+        command=" ".join(["dynavit", *sys.argv[1:]]),
+    )
+    print(f"figures and their numbers: {page.parent / 'analysis'}")
+    print(f"report: {page}")
