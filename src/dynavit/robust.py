@@ -144,7 +144,7 @@ def _corruptions(
     progress: Silent,
 ) -> dict[str, Any]:
     if question.imagenet_c is not None:
-        corruption_folders(question.imagenet_c, names)  # what is missing is told before hours of work
+        corruption_folders(question.imagenet_c, names, severities)  # what is missing is told before hours of work
         if note := class_numbers(ModelCard.read(question.run).classes)[1]:
             progress.note(note)
     subject = Subject(question)

@@ -47,10 +47,7 @@ def open_imagenet_c(folder: Path, corruption: str, severity: int, classes: Seque
 
     The files are crops of 224 pixels already, so they are not cropped again, and not resized for a model of that size.
     """
-    place = corruption_folders(folder)[corruption] / str(severity)
-    if not place.is_dir():
-        there = sorted(entry.name for entry in place.parent.iterdir() if entry.is_dir())
-        raise ValueError(f"ImageNet-C: {place.parent} has no severity {severity}; it has {', '.join(there) or 'none'}")
+    place = corruption_folders(folder, [corruption], [severity])[corruption] / str(severity)
     numbers, _ = class_numbers(classes)
     files = images_by_class(place)
     if missing := sorted(numbers.keys() - files.keys()):
@@ -58,18 +55,21 @@ def open_imagenet_c(folder: Path, corruption: str, severity: int, classes: Seque
     return _photographs("imagenet_c", files, numbers, classes, crop_pct=1.0)
 
 
-def corruption_folders(folder: Path, wanted: Sequence[str] = CORRUPTIONS) -> dict[str, Path]:
-    """Where each corruption lies. Those that are `wanted` have to be there."""
+def corruption_folders(folder: Path, corruptions: Sequence[str], severities: Sequence[int]) -> dict[str, Path]:
+    """Where each of these corruptions lies, in all of these severities."""
     if not folder.is_dir():
         raise ValueError(f"ImageNet-C: there is no folder {folder}")
     inside = [entry for entry in sorted(folder.iterdir()) if entry.is_dir()]
     found = {entry.name: entry for parent in inside for entry in (parent, *parent.iterdir()) if entry.name in CORRUPTIONS}
-    if missing := [name for name in wanted if name not in found]:
+    if missing := [name for name in corruptions if name not in found]:
         there = [name for name in CORRUPTIONS if name in found]
-        raise ValueError(
-            f"ImageNet-C: {folder} lacks {', '.join(missing)}; it has {', '.join(there) or 'no corruption at all'}"
-            + (", which --corruptions can choose" if there else f", expected as {folder / CORRUPTIONS[0] / '1' / '<id>'}")
-        )
+        hint = "which --corruptions can choose" if there else f"expected as {folder / CORRUPTIONS[0] / '1' / '<id>'}"
+        has = ", ".join(there) or "no corruption at all"
+        raise ValueError(f"ImageNet-C: {folder} lacks {', '.join(missing)}; it has {has}, {hint}")
+    for name in corruptions:
+        if missing := [str(severity) for severity in severities if not (found[name] / str(severity)).is_dir()]:
+            has = ", ".join(sorted(entry.name for entry in found[name].iterdir() if entry.is_dir())) or "none"
+            raise ValueError(f"ImageNet-C: {found[name]} has no severity {', '.join(missing)}; it has {has}")
     return found
 
 
