@@ -1,0 +1,156 @@
+"""What pages say about errors under corruption."""
+
+import json
+
+import pytest
+
+from analysis.made_up import make_comparison, make_run
+from dynavit.analysis.corruption_error import ALEXNET, summarise
+from dynavit.analysis.page import Facts, Figures, Table
+from dynavit.analysis.read import read_comparison, read_run
+from dynavit.analysis.report import write_report
+from dynavit.analysis.robustness_section import SHORT, robustness_comparison, robustness_section
+
+
+def robust(level, *, baseline=None, clean=0.1, corruptions=tuple(ALEXNET), severities=(1, 3, 5), samples=360, notes=()):
+    """What `evaluate_robust` writes: the error grows by `level` with each severity, and a little with each corruption."""
+    errors = {name: [clean + level * s + 0.001 * i for s in severities] for i, name in enumerate(corruptions)}
+    images = {"data": "digits", "split": "test", "samples": samples, "table": "small"}
+    found = summarise(errors, clean, baseline)
+    return {
+        "kind": "corruptions",
+        "conditions": {"model": {"step": 1}, "images": images},
+        "severities": list(severities),
+        "clean_error": clean,
+        "errors": errors,
+        **found,
+        "baseline": baseline,
+        "notes": [*notes, *found["notes"]],
+    }
+
+
+def store(run, result, kind="corruptions"):
+    (run / "eval/robust").mkdir(parents=True, exist_ok=True)
+    (run / "eval/robust" / f"{kind}.json").write_text(json.dumps(result))
+
+
+def blocks(section, kind):
+    return [block for block in section.blocks if isinstance(block, kind)]
+
+
+# ---- One run
+
+
+def test_a_run(tmp_path):
+    run = make_run(tmp_path / "dtn")
+    store(run, robust(0.05, baseline={"name": "ln-seed0", **robust(0.1)}, notes=("something to know",)))
+    section = robustness_section(read_run(run))
+    (facts,) = blocks(section, Facts)
+    assert dict(facts.rows)["clean images"] == "error 10.00%"
+    assert dict(facts.rows)["corrupted images"].startswith("error 25.70%, ")  # 0.1 + 0.05 * 3 + 0.001 * 7
+    assert dict(facts.rows)["gap"] == "+15.70 percentage points"
+    assert dict(facts.rows)["mCE"].endswith(" % of ln-seed0")
+    (table,) = blocks(section, Table)
+    assert table.header == ["corruption", "mean error, %", "CE against ln-seed0, %"]
+    # fog is the tenth: 0.1 + 0.15 + 0.009 against 0.1 + 0.3 + 0.009
+    assert ["fog", "25.90", f"{100 * 0.259 / 0.409:.1f}"] in table.rows
+    assert "Something to know." in table.notes
+    (figures,) = blocks(section, Figures)
+    svg = figures.figures[0].svg
+    assert all(f">{name.replace('_', ' ')}<" in svg for name in ALEXNET)
+    assert ">10.0<" in svg and ">15.0<" in svg and ">36.4<" in svg  # clean; the first at 1; the last at 5
+    page = write_report(run).read_text()
+    assert "Robustness" in page and "the test split of digits" in page
+
+
+def test_without_a_baseline_there_is_no_column_for_it(tmp_path):
+    run = make_run(tmp_path / "dtn")
+    store(run, robust(0.05))
+    section = robustness_section(read_run(run))
+    assert blocks(section, Table)[0].header == ["corruption", "mean error, %"]
+    assert "mCE" not in dict(blocks(section, Facts)[0].rows)
+
+
+def test_unknown_clean_error(tmp_path):
+    run = make_run(tmp_path / "dtn")
+    result = robust(0.05) | {"clean_error": None, "gap": None, "kind": "imagenet_c"}
+    store(run, result, "imagenet_c")
+    section = robustness_section(read_run(run))
+    assert dict(blocks(section, Facts)[0].rows)["gap"] == "–"
+    assert ">clean<" not in blocks(section, Figures)[0].figures[0].svg
+
+
+def test_other_collections(tmp_path):
+    run = make_run(tmp_path / "dtn")
+    store(run, {"samples": 30000, "error": 0.7, "top5": 0.5}, "imagenet_r")
+    (table,) = robustness_section(read_run(run)).blocks
+    assert table.rows == [["ImageNet-R", "30000", "70.00", "50.00"]]
+
+
+def test_it_is_no_evaluation_of_its_own(tmp_path):
+    run = make_run(tmp_path / "dtn")
+    store(run, robust(0.05))
+    found = read_run(run)
+    assert set(found.evaluations) == {"test"}
+    assert set(found.robust) == {"corruptions"}
+
+
+def test_nothing_measured_says_nothing(tmp_path):
+    assert robustness_section(read_run(make_run(tmp_path / "dtn"))).blocks == []
+
+
+# ---- A comparison
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    return make_comparison(tmp_path / "norms", {"ln": [0.9, 0.9, 0.9], "dtn": [0.9, 0.9, 0.9]})
+
+
+def rows_of(comparison):
+    found = read_comparison(comparison)
+    section = robustness_comparison(found, {"ln": -1, "dtn": 0})
+    return {
+        row[0]: dict(zip(table.header, row, strict=True)) for table in blocks(section, Table) for row in table.rows
+    }, section
+
+
+def test_a_comparison(comparison):
+    levels = {"ln": (0.1, 0.12, 0.14), "dtn": (0.05, 0.1, 0.07)}
+    for norm, values in levels.items():
+        for seed, level in enumerate(values):
+            store(comparison / f"{norm}-seed{seed}", robust(level))
+    rows, section = rows_of(comparison)
+    assert rows["ln"]["mCE against ln, %"] == "100.00 ± 0.00"
+    own = [summarise(robust(dtn)["errors"], 0.1, robust(ln))["mce"] for ln, dtn in zip(*levels.values(), strict=True)]
+    assert rows["dtn"]["mCE against ln, %"].split(" ± ")[0] == f"{sum(own) / 3:.2f}"
+    assert rows["dtn"]["clean error, %"] == "10.00 ± 0.00"
+    assert rows["dtn"]["seeds"] == "3"
+    level = sum(levels["dtn"]) / 3
+    assert rows["dtn"]["noise: Gauss."] == f"{100 * (0.1 + 3 * level):.1f}"
+    assert rows["dtn"]["JPEG"] == f"{100 * (0.1 + 3 * level + 0.014):.1f}"
+    assert [name for group in SHORT.values() for name in group] == list(ALEXNET)
+    assert blocks(section, Figures)[0].figures[0].label == "mCE of each setting against ln"
+    assert "Robustness" in write_report(comparison).read_text()
+
+
+def test_only_what_was_measured_alike_is_compared(comparison):
+    store(comparison / "ln-seed0", robust(0.1))
+    store(comparison / "dtn-seed0", robust(0.1, samples=100))
+    store(comparison / "dtn-seed1", robust(0.1))  # ln has no such seed
+    rows, section = rows_of(comparison)
+    assert rows["dtn"]["mCE against ln, %"] == "–"
+    assert rows["ln"]["mCE against ln, %"] == "100.00"
+    assert any("Where mCE is missing" in note for note in blocks(section, Table)[0].notes)
+
+
+def test_corruptions_that_some_runs_lack_have_no_mean(comparison):
+    store(comparison / "ln-seed0", robust(0.1))
+    store(comparison / "ln-seed1", robust(0.1, corruptions=("fog",)))
+    rows, _ = rows_of(comparison)
+    assert (rows["ln"]["weather: snow"], rows["ln"]["fog"] != "–") == ("–", True)
+    assert rows["dtn"]["clean error, %"] == "–"
+
+
+def test_a_comparison_without_any(comparison):
+    assert rows_of(comparison)[1].blocks == []
