@@ -46,7 +46,8 @@ def draw_all(directory: str | Path, *, created: str = "", command: str = "") -> 
     found = {kind: _read(directory / f"{kind}.json") for kind in KINDS if (directory / f"{kind}.json").is_file()}
     if not found:
         raise ValueError(f"{directory}: nothing to draw, none of {', '.join(KINDS)} (.json) is there; run `dynavit analyze`")
-    sections = [_drawn(directory, kind, numbers) for kind, numbers in found.items()]
+    drawn = [_drawn(directory, kind, numbers) for kind, numbers in found.items()]
+    sections = [section for section in drawn if section["figures"] or section["tables"]]
     written = {figure[ending] for section in sections for figure in section["figures"] for ending in ("svg", "png")}
     first = next(iter(found.values()))
     runs = list(dict.fromkeys(run["name"] for numbers in found.values() for run in numbers["runs"]))

@@ -28,12 +28,12 @@ def positions(found: dict[str, Any]) -> Chapter:
 
 
 def _plate(run: dict[str, Any]) -> Plate:
-    before = _rows(run, [(INITS[init], entry) for init in INITS for entry in run["inits"].get(init, [])])
+    before = _rows(run, [(_named(init, entry), entry) for init in INITS for entry in run["inits"].get(init, [])])
     after = _rows(run, [(short(layer["path"]), layer | {"values": layer["after"]}) for layer in run["layers"]])
     every = before + after
     margin = LETTER * max(len(label) for label, _, _ in every) + 0.1
     most = max(len(maps) for _, maps, _ in every)
-    width = min(WIDEST, tile_width(most, WIDTH - margin))
+    width = min(WIDEST, tile_width(most, WIDTH - margin - GAP))
     scale = _scale([maps for _, maps, _ in every], [maps for _, maps, _ in after])
     parts = [(title, rows) for title, rows in (("before training", before), ("after training", after)) if rows]
     height = BAR_HEIGHT + LINE + sum(LINE + sum(map_height(width, maps) + GAP for _, maps, _ in rows) for _, rows in parts)
@@ -70,6 +70,10 @@ def _scale(every: list[Numbers], after: list[Numbers]) -> Scale:
     uniform = max(1 / maps[0].size for maps in every)
     high = float(np.max(finite(after), initial=4 * uniform))
     return Scale("weight (square-root scale)", 0.0, high, root=True, more=bool(np.max(finite(every), initial=0.0) > high))
+
+
+def _named(init: str, entry: dict[str, Any]) -> str:
+    return f"{INITS[init]}, {entry['grid'][0]}×{entry['grid'][1]}"
 
 
 def _rows(run: dict[str, Any], entries: list[tuple[str, dict[str, Any]]]) -> Rows:
