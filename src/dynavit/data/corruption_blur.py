@@ -31,8 +31,10 @@ def motion_blur(x: Tensor, numbers: Numbers, radius: float, sigma: float) -> Ten
 
 def zoom_blur(x: Tensor, numbers: Numbers, step: float, count: float) -> Tensor:
     """The mean of the image and of zooms by 1, 1 + step, ..."""
-    zooms = [zoom(x, 1 + step * i) for i in range(int(count))]
-    return torch.stack([x, *zooms]).mean(0)
+    total = x.clone()
+    for i in range(int(count)):
+        total += zoom(x, 1 + step * i)
+    return total / (count + 1)
 
 
 def scatter(x: Tensor, numbers: Numbers, reach: int, stream: int) -> Tensor:

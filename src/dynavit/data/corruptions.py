@@ -36,7 +36,9 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }
 _TABLES = {"small": SMALL, "large": LARGE}
 _LEAST_SIDE = 8
-_AT_ONCE = 1 << 21  # values corrupted at once; float64 and random numbers take some hundred bytes for each
+_AT_ONCE = (
+    1 << 18
+)  # values corrupted at once: few enough for the cache; float64 and random numbers take a hundred bytes for each
 
 
 def corrupt(
