@@ -37,6 +37,34 @@ def test_swins_norms_lie_on_the_grid_of_their_block_swapped_or_not():
         assert torch.equal(calls[0].after, calls[0].norm(tokens[0]).flatten(1, 2))
 
 
+class LayerNorm2d(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ChannelsFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 8, 4, 4)
+        self.block = nn.Module()
+        self.block.norm1, self.block.attn = LayerNorm2d(8), nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.block.norm1(self.embed(x)).flatten(2).transpose(1, 2)
+        return self.block.attn(x, x, x)[0]
+
+
+def test_channels_first_norms_are_handed_over_as_tokens_swapped_or_not():
+    torch.manual_seed(0)
+    model, x = ChannelsFirst().eval(), images(2, 3, 16, 24)
+    tokens = model.embed(x).flatten(2).transpose(1, 2)
+    swapped = dynavit.swap_norms(model, "dtn", input_size=(3, 16, 24))
+    for each, after in ((model, nn.LayerNorm(8)(tokens)), (swapped, swapped.block.norm1.transform(tokens, (4, 6), None))):
+        (call,) = norm_calls(each, x)
+        assert call.grid == (4, 6) and torch.allclose(call.before, tokens, atol=1e-6)
+        assert torch.allclose(call.after, after, atol=1e-5)
+
+
 def test_grids_of_the_pyramid_and_of_timms():
     calls = norm_calls(own("test_pvt"), images(2, 3, 32, 48))
     assert [(call.grid, call.prefix) for call in calls[::2]] == [((16, 24), 0), ((8, 12), 0), ((4, 6), 0), ((2, 3), 1)]

@@ -74,6 +74,7 @@ def test_a_model_that_keeps_things_for_evaluation_is_seen_as_it_is():
     model, x, seen = levit(), images(2, 3, 32, 32), []
     model.train()
     observe(model, x, on_attention=seen.append)
+    assert not any(getattr(module, "attention_bias_cache", None) for module in model.modules())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3)

@@ -29,8 +29,8 @@ def observe(
     """The output of the model for images (b, c, height, width), in evaluation mode without gradients.
 
     `on_norm` is called for each call of a norm in a block, `on_attention` for each softmax of an attention, in the order of the
-    pass. Nothing is kept: a callback stores what it wants. Of a wrapped model the inside
-    runs, uncompiled, in this process alone.
+    pass. Nothing is kept: a callback stores what it wants. Of a wrapped model the inside runs, uncompiled, in this process
+    alone.
 
     Tokens are taken to lie row-major behind their prefix tokens (Hiera's do not). Left out are attention without a softmax over
     keys, attention over channels, and pooled queries, unless the attention has a `stride`. What a model does to weights after
@@ -46,7 +46,7 @@ def observe(
         raise ValueError(f"observe: the model has no norm in a block beside an attention. {_classes(model)}")
     if on_attention is not None and not watched:
         raise ValueError(f"observe: the model has no attention. {_classes(model)}")
-    course, attended = Course(images), [0]
+    course, attended = Course(images), False
 
     def entered(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -62,10 +62,11 @@ def observe(
         course.leave(output)
 
     def attend(weights: Tensor) -> None:
+        nonlocal attended
         call = next((call for call in reversed(course.running) if call.module in watched), None)
         found = None if call is None else _attention_call(course, call, weights)
         if found is not None and on_attention is not None:
-            attended[0] += 1
+            attended = True
             on_attention(found)
 
     with ExitStack() as stack:
@@ -77,7 +78,7 @@ def observe(
         if on_attention is not None:
             stack.enter_context(SeeWeights(attend))
         output = model(images)
-    if on_attention is not None and not attended[0]:
+    if on_attention is not None and not attended:
         raise ValueError(f"observe: no attention of the model made a softmax over tokens. {_classes(model)}")
     return output
 
