@@ -12,7 +12,9 @@ import subprocess
 
 import pytest
 
+from analysis.figures.made_up_inside import make_inside, vit
 from analysis.made_up import ACCURACIES, make_comparison, make_run
+from dynavit.analysis.figures.draw_all import draw_all
 from dynavit.analysis.report import write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
@@ -24,6 +26,8 @@ FLAGS = [
     *("--enable-logging=stderr", "--virtual-time-budget=4000", "--dump-dom"),
 ]
 WIDTHS = (1280, 400)
+FIGURES = {"comparison": 10, "run": 9, "inside": 11}  # on each page
+SAMPLES = {"comparison": 12, "run": 24, "inside": 20}
 MEASURE = """
 function measure(frame) {
   const page = frame.contentDocument, view = frame.contentWindow, root = page.documentElement;
@@ -31,6 +35,7 @@ function measure(frame) {
   const figures = [...page.querySelectorAll("figure svg")].map(svg => ({
     box: box(svg),
     words: [...svg.querySelectorAll("text")].map(text => [text.textContent, ...box(text)]),
+    maps: [...svg.querySelectorAll("image")].map(box),
     paint: [...svg.querySelectorAll("path[style*=var]")].map(path => view.getComputedStyle(path))
       .map(style => style.stroke == "none" ? style.fill : style.stroke),
   }));
@@ -62,7 +67,9 @@ def pages(tmp_path_factory):
     many = ACCURACIES | {"a_rather_long_name": [0.95, 0.96, 0.97], "rms": [0.96, 0.95, 0.97]}
     comparison = make_comparison(directory / "comparison", accuracies=many, unfinished=frozenset({"bn-seed2"}))
     run = make_run(directory / "run", norm="dtn", layers=6, heads=12, classes=["aeroplane", "lesser panda", "ship"], exits=3)
-    return {"comparison": write_report(comparison).read_text(), "run": write_report(run).read_text()}
+    inside = make_inside(directory / "inside", norms=["dtn"], blocks=vit(3, 12, 14), shown=1, exits=5)
+    draw_all(inside / "analysis")
+    return {path.name: write_report(path).read_text() for path in (comparison, run, inside)}
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])
@@ -83,11 +90,11 @@ def measured(request, pages, tmp_path_factory):
 
 
 def test_the_frames_are_what_they_should_be(measured):
-    names = [f"{name} {width}" for name in ("comparison", "run") for width in WIDTHS]
+    names = [f"{name} {width}" for name in FIGURES for width in WIDTHS]
     assert [frame["name"] for frame in measured["frames"]] == names
     for frame in measured["frames"]:
         assert frame["dark"] == (measured["scheme"] == "dark") == (luminance(frame["paper"]) < 0.1)
-        assert len(frame["figures"]) == (10 if frame["name"].startswith("comparison") else 9)
+        assert len(frame["figures"]) == FIGURES[frame["name"].split()[0]]
         assert frame["height"] > 2000
 
 
@@ -112,12 +119,16 @@ def test_figures_are_there_and_nothing_is_cut_off(measured):
                     frame["name"],
                     word,
                 )
-            assert figure["paint"] and all(colour.startswith("rgb") for colour in figure["paint"]), frame["name"]
+            for box in figure["maps"]:
+                assert box[0] > left - 1 and box[1] > top - 1 and box[2] < right + 1 and box[3] < bottom + 1, frame["name"]
+                assert box[2] - box[0] > 18, frame["name"]
+            assert figure["paint"] or figure["maps"], frame["name"]
+            assert all(colour.startswith("rgb") for colour in figure["paint"]), frame["name"]
 
 
 def test_images_are_decoded(measured):
     for frame in measured["frames"]:
-        assert frame["images"] == [8] * (12 if frame["name"].startswith("comparison") else 24)
+        assert frame["images"] == [8] * SAMPLES[frame["name"].split()[0]]
 
 
 def test_text_stands_out_and_is_large_enough(measured):

@@ -150,11 +150,11 @@ def test_lambda_has_a_panel_for_each_layer_and_a_line_for_each_head(inside):
 def test_positions_show_both_beginnings_and_the_end_with_the_token_framed(inside, stages):
     (name,) = figures(inside, "positions")
     assert len(pixels(inside, name)) == 1 + (2 + 4) * 3  # colour bar; two inits and four norms of three heads
-    assert {"local, 4×4", "trunc. normal, 4×4", "blocks.1.norm2", "after training, heads 0 to 2"} <= set(words(inside, name))
+    assert {"local", "trunc. normal", "4×4", "blocks.1", "norm2", "after training, heads 0 to 2"} <= set(words(inside, name))
     frames = [path for path in drawing(inside, name).iter(f"{SVG}path") if "stroke: #d55e00" in path.get("style", "")]
     assert len(frames) == (2 + 4) * 3
     (name,) = figures(stages, "positions")
-    assert {f"local, {side}×{side}" for side in (8, 4, 2)} <= set(words(stages, name))
+    assert {"8×8", "4×4", "2×2"} <= set(words(stages, name))
     frames = [path for path in drawing(stages, name).iter(f"{SVG}path") if "stroke: #d55e00" in path.get("style", "")]
     assert len(frames) == (2 + 4) * (1 + 2 + 5), "also on the coarser grids"
 

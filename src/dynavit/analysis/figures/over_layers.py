@@ -77,7 +77,7 @@ def names_height(paths: Sequence[str]) -> float:
 def short(path: str, most: int = 24) -> str:
     """
     >>> short("blocks.0.norm1"), short("model.backbone.stages.2.blocks.11.norm1")
-    ('blocks.0.norm1', '…ages.2.blocks.11.norm1')
+    ('blocks.0.norm1', '…tages.2.blocks.11.norm1')
     """
     return path if len(path) <= most else "…" + path[1 - most :]
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDEST = 0.6  # inches of a map
+TWO_LINES = 0.25
 INITS = {"local": "local", "trunc_normal": "trunc. normal"}
 Rows = list[tuple[str, Numbers, list[int]]]  # (label, (h, r, c) weights, the token's row and column)
 
@@ -29,14 +30,14 @@ def positions(found: dict[str, Any]) -> Chapter:
 
 def _plate(run: dict[str, Any]) -> Plate:
     before = _rows(run, [(_named(init, entry), entry) for init in INITS for entry in run["inits"].get(init, [])])
-    after = _rows(run, [(short(layer["path"]), layer | {"values": layer["after"]}) for layer in run["layers"]])
+    after = _rows(run, [(_in_two_lines(layer["path"]), layer | {"values": layer["after"]}) for layer in run["layers"]])
     every = before + after
-    margin = LETTER * max(len(label) for label, _, _ in every) + 0.1
+    margin = LETTER * max(len(line) for label, _, _ in every for line in label.split("\n")) + 0.1
     most = max(len(maps) for _, maps, _ in every)
     width = min(WIDEST, tile_width(most, WIDTH - margin - GAP))
     scale = _scale([maps for _, maps, _ in every], [maps for _, maps, _ in after])
     parts = [(title, rows) for title, rows in (("before training", before), ("after training", after)) if rows]
-    height = BAR_HEIGHT + LINE + sum(LINE + sum(map_height(width, maps) + GAP for _, maps, _ in rows) for _, rows in parts)
+    height = BAR_HEIGHT + LINE + sum(LINE + sum(_row_height(width, maps) for _, maps, _ in rows) for _, rows in parts)
 
     def paint(figure: "Figure") -> None:
         sheet = Sheet(figure, height)
@@ -47,14 +48,13 @@ def _plate(run: dict[str, Any]) -> Plate:
             sheet.words(margin, top, f"{title}, heads 0 to {most - 1}" if most > 1 else title)
             top += LINE
             for label, maps, token in rows:
-                tall = map_height(width, maps)
-                sheet.words(0, top + tall / 2 - LINE / 2, label, fontsize=7)
+                sheet.words(0, top + (map_height(width, maps) - LINE) / 2, label, fontsize=7, va="center")
                 for head, values in enumerate(maps):
                     left = margin + head * (width + GAP)
                     sheet.heat(left, top, width, values, scale)
                     if token[0] < values.shape[0] and token[1] < values.shape[1]:
                         sheet.mark(left, top, width, values, (token[0], token[1]))
-                top += tall + GAP
+                top += _row_height(width, maps)
 
     row, column = run["token"]
     caption = (
@@ -73,7 +73,21 @@ def _scale(every: list[Numbers], after: list[Numbers]) -> Scale:
 
 
 def _named(init: str, entry: dict[str, Any]) -> str:
-    return f"{INITS[init]}, {entry['grid'][0]}×{entry['grid'][1]}"
+    return f"{INITS[init]}\n{entry['grid'][0]}×{entry['grid'][1]}"
+
+
+def _in_two_lines(path: str) -> str:
+    """Narrow, for the maps need the room.
+
+    >>> _in_two_lines("blocks.0.norm1"), _in_two_lines("norm")
+    ('blocks.0\\nnorm1', 'norm')
+    """
+    block, _, norm = short(path).rpartition(".")
+    return f"{block}\n{norm}" if block else norm
+
+
+def _row_height(width: float, maps: Numbers) -> float:
+    return max(map_height(width, maps), TWO_LINES) + GAP
 
 
 def _rows(run: dict[str, Any], entries: list[tuple[str, dict[str, Any]]]) -> Rows:
