@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLE = "Robustness"
-# In the words and the order of the DTN paper's Table 6.
-SHORT = {
-    "noise": {"gaussian_noise": "Gauss.", "shot_noise": "shot", "impulse_noise": "impulse"},
-    "blur": {"defocus_blur": "defocus", "glass_blur": "glass", "motion_blur": "motion", "zoom_blur": "zoom"},
-    "weather": {"snow": "snow", "frost": "frost", "fog": "fog", "brightness": "bright"},
-    "digital": {"contrast": "contrast", "elastic_transform": "elastic", "pixelate": "pixel", "jpeg_compression": "JPEG"},
+GROUPS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
 COLLECTIONS = {"imagenet_r": "ImageNet-R", "imagenet_a": "ImageNet-A"}
 NOT_COMPARED = "Where mCE is missing, corruptions, severities or images are others than the baseline's."
@@ -67,7 +66,7 @@ def _severity_figure(name: str, found: dict[str, Any]) -> Figure:
             for column, value in enumerate([*([] if clean is None else [clean]), *values]):
                 cell(axes, row, column, LOW, value)
                 number(axes, row, column, len(columns), f"{100 * value:.1f}")
-        grid(axes, [corruption.replace("_", " ") for corruption in errors], columns)
+        grid(axes, [_words(corruption) for corruption in errors], columns)
         axes.set_xlabel("severity")
 
     svg = draw(f"{name} {found['kind']}", 0.7 + 0.24 * len(errors), paint)
@@ -91,7 +90,7 @@ def _errors_table(found: dict[str, Any]) -> Table:
     against, ce = found["baseline"], found["ce"] or {}
     header = ["corruption", "mean error, %", *([f"CE against {against['name']}, %"] if against else [])]
     rows = [
-        [corruption.replace("_", " "), percent(mean(values)), *([number_text(ce[corruption], ".1f")] if against else [])]
+        [_words(corruption), percent(mean(values)), *([number_text(ce[corruption], ".1f")] if against else [])]
         for corruption, values in found["errors"].items()
     ]
     how = f"CE is the sum of errors over severities as a percentage of {against['name']}'s; mCE is its mean." if against else ""
@@ -107,33 +106,53 @@ def _sentence(note: str) -> str:
 
 
 def robustness_comparison(comparison: Comparison, series: Mapping[str, int]) -> Section:
-    """Like Table 6 of the DTN paper: settings down, corruptions across. `series` are the colours of the settings."""
+    """Settings down, as in Table 6 of the DTN paper. `series` are the colours of the settings."""
     if not any(run.robust.get("corruptions") for run in comparison.runs):
         return Section(TITLE)
     baseline = comparison.baseline
-    rows, dots = [], []
+    rows, dots, results = [], [], {}
     for setting in comparison.settings:
         found = _by_seed(setting)
-        scores = _mean_corruption_errors(found, _by_seed(baseline)) if baseline else {}
-        rows.append([setting.name, str(len(found)), _mean_text(list(scores.values())), *_cells(list(found.values()))])
+        scores = list(_mean_corruption_errors(found, _by_seed(baseline)).values()) if baseline else []
+        results[setting.name] = list(found.values())
+        rows.append([setting.name, str(len(found)), _percents_text(scores), *_overall(results[setting.name])])
         if scores:
-            values = list(scores.values())
-            centre, error = mean(values), standard_error(values)
+            centre, error = mean(scores), standard_error(scores)
             interval = (centre - error, centre + error) if error else None
-            dots.append(DotRow(setting.name, series[setting.name], centre, interval, values))
+            dots.append(DotRow(setting.name, series[setting.name], centre, interval, scores))
     name = baseline.name if baseline else "a baseline"
-    groups = [f"{group}: {short}" if first else short for group, first, _, short in _columns()]
-    header = ["setting", "seeds", f"mCE against {name}, %", "clean error, %", "corrupted error, %", "gap, points", *groups]
     notes = [
-        "Means over seeds, ± one standard error of the mean. Columns of corruptions are errors in %, means over severities.",
+        "Means over seeds, ± one standard error of the mean. Errors are means over corruptions and severities.",
         f"mCE compares each run with {name} under the same seed: 100 is equally robust, less is better.",
         *([NOT_COMPARED] if baseline and len(dots) < len(rows) else []),
     ]
-    blocks: list[Block] = [Table("Errors under corruption of each setting", header, rows, notes=notes)]
+    header = ["setting", "seeds", f"mCE against {name}, %", "clean error, %", "corrupted error, %", "gap, points"]
+    blocks: list[Block] = [Table("Robustness of each setting", header, rows, notes=notes)]
     if svg := dots_figure("mCE", f"mCE against {name}, %", dots, zero=100):
-        caption = "Large dots are means, lines ± one standard error, small dots the single seeds. Further left is more robust."
+        several = "Large dots are means, lines ± one standard error, small dots the single seeds."
+        caption = (
+            f"{several if any(row.interval for row in dots) else 'Each dot is a single seed.'} Further left is more robust."
+        )
         blocks.append(Figures([Figure(svg, f"mCE of each setting against {name}", caption)]))
-    return Section(TITLE, blocks)
+    return Section(TITLE, [*blocks, _corruptions_table(results)])
+
+
+def _corruptions_table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """The paper has corruptions across; 15 columns do not fit a page."""
+    rows = []
+    for group, corruptions in GROUPS.items():
+        for corruption in corruptions:
+            row = [f"{group}: {_words(corruption)}"]
+            for found in results.values():
+                known = [mean(result["errors"][corruption]) for result in found if corruption in result["errors"]]
+                row.append(f"{100 * mean(known):.1f}" if known and len(known) == len(found) else NOTHING)
+            rows.append(row)
+    notes = ["Means over severities and seeds, only of corruptions that all runs of a setting have."]
+    return Table("Errors for each corruption", ["error, %", *results], rows, notes=notes)
+
+
+def _words(corruption: str) -> str:
+    return corruption.replace("_", " ")
 
 
 def _by_seed(setting: Setting) -> dict[int, dict[str, Any]]:
@@ -157,25 +176,11 @@ def _measured_as(result: Mapping[str, Any]) -> tuple[Any, ...]:
     return result["conditions"]["images"], result["severities"], list(result["errors"])
 
 
-def _cells(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Clean error, corrupted error, gap, and the error of each corruption that all runs have."""
-    overall = [accuracy_text([r[key] for r in results if r[key] is not None]) for key in ("clean_error", "mean_error", "gap")]
-    each = []
-    for _, _, corruption, _ in _columns():
-        known = [mean(r["errors"][corruption]) for r in results if corruption in r["errors"]]
-        each.append(f"{100 * mean(known):.1f}" if known and len(known) == len(results) else NOTHING)
-    return overall + each
+def _overall(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Clean error, corrupted error, gap."""
+    keys = ("clean_error", "mean_error", "gap")
+    return [accuracy_text([result[key] for result in results if result[key] is not None]) for key in keys]
 
 
-def _columns() -> list[tuple[str, bool, str, str]]:
-    """(group, whether it is the first of it, corruption, short name)"""
-    return [
-        (group, place == 0, corruption, short)
-        for group, members in SHORT.items()
-        for place, (corruption, short) in enumerate(members.items())
-    ]
-
-
-def _mean_text(values: Sequence[float]) -> str:
-    """As `accuracy_text`, of percentages."""
+def _percents_text(values: Sequence[float]) -> str:
     return accuracy_text([value / 100 for value in values])
