@@ -18,6 +18,8 @@ class AttentionRecorder:
         self.distances: dict[str, list[Tensor]] = {}  # (b, h) each
 
     def __call__(self, call: AttentionCall) -> None:
+        if call.queries.isnan().all():
+            return  # only the class token asks, and it is nowhere on the image
         self.grids[call.path] = call.grid
         self.distances.setdefault(call.path, []).append(mean_attention_distance(call.weights, call.queries, call.keys).cpu())
 
