@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -313,3 +315,19 @@ def test_several_processes_give_the_same(run, passes):
     assert evaluate_robust(run, **FEW, processes=2, progress=Told()) == alone
     assert passes == [], "this process only waited"
     assert told == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_torchrun_gives_the_same(run, tmp_path):
+    """Two processes share the images; 90 of them in batches of 32 leave 26, 13 for each."""
+    alone = evaluate_robust(run, **FEW, baseline=run)
+    shutil.rmtree(run / "eval")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "dynavit", "eval"]
+    options = ["--corruptions", "gaussian_noise,fog", "--severities", "1,4", "--limit", "90", "--batch-size", "32"]
+    words = [*torchrun, str(run), "--robust", *options, "--baseline", str(run), "--device", "cpu"]
+    done = subprocess.run(
+        words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_robust(run) == alone["corruptions"]
+    assert len(list((run / "eval/robust").iterdir())) == 2, "one key, one summary"
