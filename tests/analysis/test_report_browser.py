@@ -121,7 +121,7 @@ def test_figures_are_there_and_nothing_is_cut_off(measured):
                 )
             for box in figure["maps"]:
                 assert box[0] > left - 1 and box[1] > top - 1 and box[2] < right + 1 and box[3] < bottom + 1, frame["name"]
-                assert box[2] - box[0] > 18, frame["name"]
+                assert box[2] - box[0] > 16, frame["name"]
             assert figure["paint"] or figure["maps"], frame["name"]
             assert all(colour.startswith("rgb") for colour in figure["paint"]), frame["name"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WIDEST = 0.6  # inches of a map
 TWO_LINES = 0.25
 INITS = {"local": "local", "trunc_normal": "trunc. normal"}
-Rows = list[tuple[str, Numbers, list[int]]]  # (label, (h, r, c) weights, the token's row and column)
+Rows = list[tuple[str, Numbers, list[int] | None]]  # (label, (h, r, c) weights, the token's row and column)
 
 
 def positions(found: dict[str, Any]) -> Chapter:
@@ -52,7 +52,7 @@ def _plate(run: dict[str, Any]) -> Plate:
                 for head, values in enumerate(maps):
                     left = margin + head * (width + GAP)
                     sheet.heat(left, top, width, values, scale)
-                    if token[0] < values.shape[0] and token[1] < values.shape[1]:
+                    if token:
                         sheet.mark(left, top, width, values, (token[0], token[1]))
                 top += _row_height(width, maps)
 
@@ -91,5 +91,6 @@ def _row_height(width: float, maps: Numbers) -> float:
 
 
 def _rows(run: dict[str, Any], entries: list[tuple[str, dict[str, Any]]]) -> Rows:
-    """Grids of a pyramid have their own place of the token."""
-    return [(label, numbers(entry["values"]), entry.get("token", run["token"])) for label, entry in entries]
+    """The run's token is on the grid of its first layer; on the other grids of a pyramid, entries name their own."""
+    tokens = {tuple(run["layers"][0]["grid"]): run["token"]}
+    return [(label, numbers(entry["values"]), entry.get("token", tokens.get(tuple(entry["grid"])))) for label, entry in entries]

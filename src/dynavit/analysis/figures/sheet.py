@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 COLOURS = "cividis"  # even to the eye, and for colour-blind readers too
 GAP = 0.06
+EDGE = 0.03  # of paper around everything
 LINE = 0.19  # height of a line of small words
 BAR_HEIGHT = 0.46
 SMALL = 7.5  # points
@@ -47,7 +48,7 @@ class Sheet:
     def __init__(self, figure: "Figure", height: float) -> None:
         figure.set_layout_engine("none")  # places are given
         self.axes = figure.add_axes((0, 0, 1, 1))
-        self.axes.set(xlim=(0, WIDTH), ylim=(height, 0), autoscale_on=False)
+        self.axes.set(xlim=(-EDGE, WIDTH + EDGE), ylim=(height + EDGE, -EDGE), autoscale_on=False)
         self.axes.axis("off")
 
     def words(self, left: float, top: float, text: str, **style: Any) -> None:
