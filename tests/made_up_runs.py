@@ -26,7 +26,7 @@ def random_run(
     seed: int = 0,
     favourite: int | None = None,
 ) -> Path:
-    """A model of one block. With `favourite`, it takes every image for that class."""
+    """A model of one block. With `favourite`, it takes every image for that class, and its other logits are far below 0."""
     call: dict[str, Any] = {"name": "vit_micro", "norm": "ln", "num_classes": len(classes), "in_chans": channels}
     call |= {"img_size": [side, side], "patch_size": side // 4, "depth": 1, "norm_blocks": 1}
     run = RunDirectory.create(path)
@@ -48,5 +48,5 @@ def write_weights(path: Path, call: dict[str, Any], seed: int, favourite: int | 
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     if favourite is not None:
-        torch.nn.init.zeros_(model.head.bias).data[favourite] = 1e4
+        torch.nn.init.constant_(model.head.bias, -1e4).data[favourite] = 1e4
     write_checkpoint(path / "checkpoints" / "last", Snapshot(model.state_dict(), None, {"step": step}))
