@@ -32,7 +32,7 @@ def comparison_sections(comparison: Comparison) -> list[Section]:
         results_section(comparison),
         training_section(comparison),
         cost_section(comparison),
-        early_exit_section(example) if example else Section(""),
+        early_exit_section(example, comparison.inside.kinds) if example else Section(""),
         lambda_section(learned, comparison.inside.kinds),
         mistakes_section(example, comparison.split) if example else Section(""),
         robustness_comparison(comparison, {setting.name: series(comparison, setting) for setting in comparison.settings}),

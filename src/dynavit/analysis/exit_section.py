@@ -1,5 +1,6 @@
 """What a page says about early exit, once `dynavit calibrate` has found thresholds for a run."""
 
+from collections.abc import Collection
 from typing import Any
 
 from .page import Block, Figure, Figures, Samples, Section, Table, Text
@@ -14,11 +15,13 @@ CONFIDENCES = {
 }
 
 
-def early_exit_section(run: Run) -> Section:
+def early_exit_section(run: Run, inside: Collection[str] = ()) -> Section:
+    """With images that left at each exit, if they are not shown `inside` already."""
     found = run.calibration
     if not found:
         return Section("Early exit")
-    return Section("Early exit", [*how_found(found), exits_table(found), figures(run.name, found), *gallery(found)])
+    images = gallery(found) if "exits" not in inside else []
+    return Section("Early exit", [*how_found(found), exits_table(found), figures(run.name, found), *images])
 
 
 def how_found(found: dict[str, Any]) -> list[Block]:

@@ -24,7 +24,7 @@ def run_sections(run: Run) -> list[Section]:
         Section("What was run", [*facts_of([run]), Facts(flat(run.environment), "Machine and versions")]),
         results_section(run),
         training_section(run),
-        early_exit_section(run),
+        early_exit_section(run, run.inside.kinds),
         lambda_section([run], run.inside.kinds),
         mistakes_section(run, split),
         robustness_section(run),

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.figures.made_up_inside import make_inside, read, vit
 from analysis.made_up import make_comparison, make_run
-from dynavit.analysis.figures.draw_all import draw_all
+from dynavit.analysis.figures.draw_all import KINDS, draw_all
 from dynavit.analysis.read import Inside, read_directory
 from dynavit.analysis.report import write_report
 
@@ -77,6 +77,13 @@ def test_a_run_shows_its_inside_after_its_own_sections_and_lambda_once(tmp_path)
     assert titles(page) == [*titles(before), "Distance of the mean to the tokens", "λ during training", "What each DTN became"]
     assert before.count("λ of the mean over training") == page.count("λ of the mean over training") == 1
     assert "λ of the mean per layer and head" in page, "the end of training, with numbers"
+
+
+def test_images_of_exits_are_shown_once(tmp_path):
+    run = make_run(tmp_path / "run", exits=3)
+    assert write_report(run).read_text().count("Some images that left at exit 1") == 1
+    drawn(run, without=[kind for kind in KINDS if kind != "exits"])
+    assert write_report(run).read_text().count("Some images that left at exit 1") == 1
 
 
 def test_a_comparison_shows_its_inside_last(tmp_path):
