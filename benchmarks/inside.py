@@ -20,6 +20,7 @@ from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
 from dynavit.model_files import ModelCard, load
 from dynavit.opened import open_run
+from dynavit.robust import read_robust
 
 BATCH = 64
 
@@ -52,11 +53,8 @@ def statistics_of(run, images, norm_paths, data_dir):
 
 def robustness_of(run):
     """Errors that `dynavit eval --robust` has left behind."""
-    file = run / "eval" / "robust" / "summary.json"
-    if not file.is_file():
-        return {}
-    found = json.loads(file.read_text())
-    return {"mean corrupted error": found["corrupted"], "mCE": found["mce"], "gap": found["gap"]}
+    found = read_robust(run)
+    return {"mean corrupted error": found["mean_error"], "mCE": found["mce"], "gap": found["gap"]} if found else {}
 
 
 def main():

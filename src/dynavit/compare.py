@@ -8,16 +8,12 @@ OUT/report.html
 import datetime
 import itertools
 import json
-import multiprocessing
 import os
 import re
 import shutil
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,32 +202,23 @@ def _train_in_pool(
     left: dict[str, TrainConfig], out: Path, processes: int, watch: Watcher, tell: Callable[[str, str | None], None]
 ) -> list[str]:
     """Train all that is left, and take it out when it is done. Returns the runs under way when a process died, if one did."""
-    context = multiprocessing.get_context("spawn")  # forking a process that has used torch's threads can hang
-    queue = context.SimpleQueue()
+    from .engine.worker_pool import WorkerDied, run_jobs
+
     begun: list[str] = []
-    with ProcessPoolExecutor(min(processes, len(left)), context, _begin_worker, (queue,)) as pool:
-        futures: dict[Future[str | None], str] = {
-            pool.submit(_train_in_worker, name, config, out / name): name for name, config in left.items()
-        }
-        waiting = set(futures)
-        try:
-            while waiting:
-                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                while not queue.empty():
-                    news = queue.get()
-                    begun.append(news[0])
-                    watch.progress(*news)
-                for future in done:
-                    problem = future.result()
-                    del left[futures[future]]
-                    tell(futures[future], problem)
-        except BrokenProcessPool:
-            return [name for name in dict.fromkeys(begun) if name in left] or list(left)[:processes]
-        except BaseException:
-            for worker in list((pool._processes or {}).values()):
-                worker.terminate()  # a run writes a checkpoint when it is told to stop
-            pool.shutdown(cancel_futures=True)
-            raise
+
+    def heard(news: tuple[str, int, int, str]) -> None:
+        begun.append(news[0])
+        watch.progress(*news)
+
+    def finished(name: str, problem: str | None) -> None:
+        del left[name]
+        tell(name, problem)
+
+    jobs = {name: (name, config, out / name) for name, config in left.items()}
+    try:
+        run_jobs(_train_in_worker, jobs, min(processes, len(left)), heard=heard, finished=finished)
+    except WorkerDied:
+        return [name for name in dict.fromkeys(begun) if name in left] or list(left)[:processes]
     return []
 
 
@@ -259,25 +246,11 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
     return None
 
 
-_queue: Any = None
-
-
-def _begin_worker(queue: Any) -> None:
-    global _queue
-    _queue = queue
-
-    def stop_with_parent() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()  # however it ended; nobody would hear of this worker's results any more
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=stop_with_parent, daemon=True).start()
-
-
 def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
+    from .engine.worker_pool import say
+
     try:
-        return _train_one(name, config, out, lambda *news: _queue.put(news))
+        return _train_one(name, config, out, lambda *news: say(news))
     except (KeyboardInterrupt, SystemExit):  # told to stop; the pool would give this worker the next run
         os._exit(128 + signal.SIGTERM)
 

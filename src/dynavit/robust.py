@@ -245,7 +245,7 @@ def _measure_all(
         done += 1
         progress.step(done)
 
-    def finished(name: str) -> None:
+    def finished(name: str, _: None = None) -> None:
         errors = subject.measured(name)
         progress.note(f"{name}: error {', '.join(f'{errors[s]:.1%}' for s in wanted[name] if s in errors)}")
 

@@ -9,9 +9,10 @@ import torch
 from dynavit.engine.worker_pool import say
 
 
-def write(file: Path) -> None:
+def write(file: Path) -> str:
     say((file.name, torch.get_num_threads()))
     file.write_text(str(os.getpid()))
+    return f"done {file.name}"
 
 
 def fail(file: Path) -> None:

@@ -14,9 +14,9 @@ def test_all_jobs_are_done(tmp_path, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 6)
     heard, finished = [], []
     jobs = {name: (tmp_path / name,) for name in "abc"}
-    run_jobs(pool_jobs.write, jobs, 2, heard=heard.append, finished=finished.append)
+    run_jobs(pool_jobs.write, jobs, 2, heard=heard.append, finished=lambda name, result: finished.append((name, result)))
     assert sorted(heard) == [("a", 3), ("b", 3), ("c", 3)], "two processes share six cores"
-    assert sorted(finished) == ["a", "b", "c"]
+    assert sorted(finished) == [("a", "done a"), ("b", "done b"), ("c", "done c")]
     assert {int((tmp_path / name).read_text()) for name in "abc"}.isdisjoint({os.getpid()})
 
 

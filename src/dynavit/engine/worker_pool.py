@@ -15,16 +15,20 @@ from typing import Any
 import torch
 
 
+class WorkerDied(ValueError):
+    """A process was killed, perhaps for want of memory, and took the others with it."""
+
+
 def run_jobs(
-    work: Callable[..., None],
+    work: Callable[..., Any],
     jobs: Mapping[str, tuple[Any, ...]],
     processes: int,
     *,
     heard: Callable[[Any], None],
-    finished: Callable[[str], None],
+    finished: Callable[[str, Any], None],
 ) -> None:
     """`work(*arguments)` for each job, `processes` at a time, which share the cores. `heard` gets what jobs `say`, `finished`
-    the name of each that is done. The first error ends all of them."""
+    the name and the result of each that is done. The first error ends all of them."""
     context = multiprocessing.get_context("spawn")  # forking a process that has used torch's threads can hang
     queue = context.SimpleQueue()
     threads = max((os.cpu_count() or 1) // processes, 1)
@@ -41,16 +45,15 @@ def run_jobs(
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 hear()
                 for future in done:
-                    future.result()
-                    finished(futures[future])
+                    finished(futures[future], future.result())
         except BrokenProcessPool as error:
-            raise ValueError(
+            raise WorkerDied(
                 "a process died without a word, perhaps for want of memory; what was finished is kept: try again with fewer "
                 "--processes"
             ) from error
         except BaseException:
             for worker in list((pool._processes or {}).values()):
-                worker.terminate()
+                worker.terminate()  # a run in training writes a checkpoint then
             pool.shutdown(cancel_futures=True)
             raise
 

@@ -100,5 +100,6 @@ def _table(runs: list[dict[str, Any]]) -> Table:
         columns = zip(thresholds, run["shares"], run["accuracy"], strict=True)
         for number, (threshold, share, accuracy) in enumerate(columns, 1):
             rows.append([f"{run_name(run)}, exit {number}", threshold, percent(share), percent(accuracy)])
+        rows.append([f"{run_name(run)}, images leaving", "", percent(1.0), percent(run.get("accuracy_with_exits"))])
     header = ["", "leaves from", "images leaving here, %", "accuracy on all images, %"]
     return Table("Exits", header, rows)

@@ -40,15 +40,15 @@ def positions(
         else:
             old = initial_matrices(norm, grid, token, norm.init, seed=0)
         new = positional_matrices(norm, grid, token)
-        found.append({"path": path, "grid": list(grid), "before": old.tolist(), "after": new.tolist()})
+        where = {"grid": list(grid), "token": [row, col]}
+        found.append({"path": path, **where, "before": old.tolist(), "after": new.tolist()})
         if all(len(known["values"]) != norm.heads or known["grid"] != list(grid) for known in inits["local"]):
             for init in INITS:
                 values = initial_matrices(norm, grid, token, init, seed=0).tolist()
-                inits[init].append({"grid": list(grid), "values": values})
+                inits[init].append({**where, "values": values})
     if first is None:
         return None
-    grid = found[0]["grid"]
-    return {"token": list(token_on((grid[0], grid[1]), place)), "init": first.init, "layers": found, "inits": inits}
+    return {"token": found[0]["token"], "init": first.init, "layers": found, "inits": inits}
 
 
 def natures(norms: Mapping[str, tuple[nn.Module, Grid]], sites: Mapping[str, str]) -> list[dict[str, Any]]:
