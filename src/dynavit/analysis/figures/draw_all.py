@@ -35,6 +35,7 @@ KINDS: dict[str, Shown] = {
     "exits": exits,
 }
 WITHOUT_IMAGES = {"lambda", "dtn_nature", "positions"}  # weights alone
+OF_SHOWN = {"directions", "attention_maps"}  # made of the few images that are shown
 
 
 def draw_all(directory: str | Path, *, created: str = "", command: str = "") -> list[dict[str, Any]]:
@@ -70,7 +71,11 @@ def _drawn(directory: Path, kind: str, numbers: dict[str, Any]) -> dict[str, Any
         about = {"name": name, "label": plate.label, "caption": plate.caption, "group": plate.group}
         figures.append({**about, "svg": f"{name}.svg", "png": f"{name}.png", "json": f"{kind}.json"})
     split = SPLITS.get(numbers["split"], f"split {numbers['split']}")
-    where = "" if kind in WITHOUT_IMAGES else f" Measured on {numbers['images']} images, the {split} of {numbers['data']}."
+    where = ""
+    if kind in OF_SHOWN:
+        where = f" Of the images shown in this report, from the {split} of {numbers['data']}."
+    elif kind not in WITHOUT_IMAGES:
+        where = f" Measured on {numbers['images']} images of the {split} of {numbers['data']}."
     return {
         "kind": kind,
         "title": chapter.title,
