@@ -29,7 +29,7 @@ def dtn_nature(found: dict[str, Any]) -> Chapter:
     return Chapter(
         "What each DTN became",
         "DTN can turn into other norms. LN: statistics of the token itself; IN: those of all tokens alike; local: those of "
-        "the tokens around it. "became": the largest share of the mean and the variance together.",
+        "the tokens around it. Under “became” stands the largest share of the mean and the variance together.",
         tables=tables,
     )
 
