@@ -7,6 +7,7 @@ from typing import Any
 from .canvas import for_page
 from .page import Block, Facts, Figure, Figures, Sample, Samples, Section, Table, Text
 from .read import Inside
+from .words import SPLITS
 
 # Everything that our figures are made of; more would be somebody else's, and might run or fetch something.
 ELEMENTS = {"svg", "rect", "defs", "style", "g", "path", "text", "tspan", "use", "image", "clipPath"}
@@ -15,17 +16,34 @@ MOST_ROWS = 12  # of a table beside figures: a longer one is folded away
 
 
 def inside_sections(inside: Inside) -> list[Section]:
-    return [Section(section["title"], _blocks(section, inside.figures)) for section in inside.sections]
+    """What was looked at comes first. None if there is no analysis."""
+    if not inside.index:
+        return []
+    sections = [Section(section["title"], _blocks(section, inside.figures)) for section in inside.sections]
+    return [what_was_probed(inside), *sections]
 
 
 def what_was_probed(inside: Inside) -> Section:
     index = inside.index
+    sources, split = index.get("sources") or {}, str(index.get("split", ""))
     rows = [
-        ("runs", ", ".join(index.get("runs") or [])),
-        ("data", f"{index.get('data', '')}, {index.get('images', 0)} images of the split {index.get('split', '')}"),
+        ("made", str(index.get("created", "")).replace("T", " ")),
         ("command", index.get("command", "")),
+        ("images", f"{index['images']} of the {SPLITS.get(split, f'split {split}')} of {index['data']}" if split else ""),
+        *(("run", _source(name, sources.get(name) or {})) for name in index.get("runs") or []),
     ]
     return Section("What was probed", [Facts([row for row in rows if row[1]])])
+
+
+def _source(name: str, source: dict[str, Any]) -> str:
+    """
+    >>> _source("a", {"path": "runs/a", "checkpoint": "last", "weights": "ema", "step": 90, "model": "vit_tiny"})
+    'a: vit_tiny in runs/a, checkpoint last, step 90, weights ema'
+    """
+    if not source:
+        return name
+    about = ", ".join(f"{key} {source[key]}" for key in ("checkpoint", "step", "weights"))
+    return f"{name}: {source['model']} in {source['path']}, {about}"
 
 
 def _blocks(section: dict[str, Any], svgs: dict[str, str]) -> list[Block]:

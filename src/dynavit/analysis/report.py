@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..common.files import write_text
 from .comparison_sections import comparison_sections
-from .inside_section import inside_sections, what_was_probed
+from .inside_section import inside_sections
 from .page import render
 from .read import Comparison, Inside, read_directory
 from .run_sections import run_sections
@@ -17,7 +17,7 @@ def write_report(directory: str | Path) -> Path:
         page = render(found.title, found.created.replace("T", " "), comparison_sections(found))
     elif isinstance(found, Inside):
         created = str(found.index.get("created", "")).replace("T", " ")
-        page = render(found.name, created, [what_was_probed(found), *inside_sections(found)])
+        page = render(found.name, created, inside_sections(found))
     else:
         page = render(found.name, str(found.environment.get("date", "")).replace("T", " "), run_sections(found))
     path = Path(directory) / "report.html"

@@ -35,8 +35,10 @@ def make_inside(
     blocks = vit() if blocks is None else blocks
     for kind, make in MAKE.items():
         if kind not in without:
-            runs = [{"name": f"{norm}-seed0", "norm": norm} | make(norm, blocks, shown, exits) for norm in norms]
-            runs = [run for run in runs if len(run) > 2]
+            made = {norm: make(norm, blocks, shown, exits) for norm in norms}
+            runs = [
+                {"name": f"{norm}-seed0", "norm": norm, "source": source(norm)} | made[norm] for norm in norms if made[norm]
+            ]
             if not runs:
                 continue
             pictures = [{"image": png(number, 16), "target": f"class {number}"} for number in range(shown)]
@@ -52,6 +54,10 @@ def write(directory: Path, kind: str, found: dict[str, Any]) -> None:
 
 def read(directory: Path, name: str) -> Any:
     return json.loads((directory / "analysis" / f"{name}.json").read_text())
+
+
+def source(norm: str) -> dict[str, Any]:
+    return {"path": f"runs/{norm}-seed0", "checkpoint": "last", "weights": "ema", "step": 90, "model": "vit_tiny"}
 
 
 def norm_paths(blocks: Sequence[Shape]) -> list[tuple[str, str, int, int]]:
@@ -221,6 +227,7 @@ def exits(norm: str, blocks: Sequence[Shape], shown: int, exits: int) -> dict[st
         return {}
     bins = [{"samples": 10 * n, "confidence": n / 10, "accuracy": (n / 10) ** 1.3} for n in range(1, 11)]
     return {
+        "calibrated": True,
         "thresholds": [0.9] * (exits - 1) + [None],
         "shares": [0.6] + [0.4 / (exits - 1)] * (exits - 1) if exits > 1 else [1.0],
         "accuracy": [0.9 + 0.02 * k for k in range(exits)],

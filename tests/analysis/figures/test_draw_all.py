@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from analysis.figures.made_up_inside import make_inside, pyramid, read, vit, write
+from analysis.figures.made_up_inside import make_inside, pyramid, read, source, vit, weights, write
 from dynavit.analysis.figures.draw_all import KINDS, draw_all
+from dynavit.analysis.figures.over_layers import run_name
 from dynavit.analysis.figures.sheet import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,6 +63,7 @@ def test_the_index_names_what_was_drawn_and_from_what(inside):
         "data": "digits",
         "split": "test",
         "runs": ["ln-seed0", "in-seed0", "dtn-seed0"],
+        "sources": {f"{norm}-seed0": source(norm) for norm in ("ln", "in", "dtn")},
     }
     assert [section["kind"] for section in index["sections"]] == list(KINDS)
     for section in index["sections"]:
@@ -150,7 +152,8 @@ def test_lambda_has_a_panel_for_each_layer_and_a_line_for_each_head(inside):
 def test_positions_show_both_beginnings_and_the_end_with_the_token_framed(inside, stages):
     (name,) = figures(inside, "positions")
     assert len(pixels(inside, name)) == 1 + (2 + 4) * 3  # colour bar; two inits and four norms of three heads
-    assert {"local", "trunc. normal", "4×4", "blocks.1", "norm2", "after training, heads 0 to 2"} <= set(words(inside, name))
+    titles = {"before training, local", "for comparison, the beginning with trunc. normal", "after training"}
+    assert {*titles, "4×4", "blocks.1", "norm2"} <= set(words(inside, name))
     frames = [path for path in drawing(inside, name).iter(f"{SVG}path") if "stroke: #d55e00" in path.get("style", "")]
     assert len(frames) == (2 + 4) * 3
     (name,) = figures(stages, "positions")
@@ -163,7 +166,8 @@ def test_a_pyramid_has_maps_of_each_grid_and_distances_in_one_unit(stages):
     shapes = [image.shape[:2] for image in pixels(stages, figures(stages, "magnitudes")[0])]
     assert shapes == [(16, 16), (1, 128), (8, 8), *[(2, 2)] * 5]
     section = next(s for s in read(stages, "index")["sections"] if s["kind"] == "attention_distance")
-    assert "patches of the finest grid" in section["figures"][0]["caption"]
+    assert section["figures"][0]["caption"].endswith("in patches of the finest grid that is shown, 8×8.")
+    assert "patches of the 8×8 grid" in words(stages, "attention_distance-0")
 
 
 def test_directions_have_the_same_range_everywhere_and_say_what_is_explained(inside):
@@ -205,6 +209,88 @@ def alone(directory, kind, change):
     change(found)
     write(directory, kind, found)
     return draw_all(directory / "analysis")
+
+
+def test_layers_that_began_differently_are_shown_before_and_after(tmp_path):
+    """Read from the pixels: the brightest cell of each row of maps."""
+    at = [[[0, 0], [0, 1]], [[0, 2], [1, 0]], [[1, 2], [2, 0]], [[2, 1], [2, 2]]]  # of each layer before and after
+
+    def random(found):
+        (run,) = found["runs"]
+        run["init"] = "trunc_normal"
+        for layer, places in zip(run["layers"], at, strict=True):
+            layer["before"], layer["after"] = ([weights(3, *place, 0.5)] * 2 for place in places)
+
+    (section,) = alone(tmp_path, "positions", random)
+    maps = [image for image in pixels(tmp_path, "positions-0") if image.shape[:2] == (3, 3)]
+    assert len(maps) == (1 + 2 * 4) * 2, "the other beginning once, and two rows for each layer"
+    brightest = [list(divmod(int(image.sum(-1, dtype=int).argmax()), 3)) for image in maps[2::2]]
+    assert brightest == [place for places in at for place in places]
+    found = words(tmp_path, "positions-0")
+    assert {"for comparison, the beginning with local", "before (trunc. normal) and after training"} <= set(found)
+    assert found.count("before") == found.count("after") == 4
+    assert "two rows for each layer of this run, before training (trunc. normal) and after" in section["figures"][0]["caption"]
+
+
+def test_layers_that_began_alike_show_their_own_beginning_once(tmp_path):
+    def elsewhere(found):
+        for layer in found["runs"][0]["layers"]:
+            layer["before"] = [weights(3, 2, 0, 0.5)] * 2
+
+    alone(tmp_path, "positions", elsewhere)
+    first = next(image for image in pixels(tmp_path, "positions-0") if image.shape[:2] == (3, 3))
+    assert int(first.sum(-1, dtype=int).argmax()) == 6
+
+
+def test_runs_on_different_grids_say_in_which_patches_distances_are(tmp_path):
+    def finer(found):
+        run = json.loads(json.dumps(found["runs"][0]))
+        for layer in run["layers"]:
+            layer.update(grid=[6, 6])
+        for layer in found["runs"][0]["layers"]:
+            layer.update(unit=2.0)
+        found["runs"].append(run)
+
+    (section,) = alone(tmp_path, "attention_distance", finer)
+    assert all("in patches of the finest grid that is shown, 6×6." in figure["caption"] for figure in section["figures"])
+    (section,) = alone(tmp_path, "attention_distance", lambda found: None)
+    assert "finest" not in section["figures"][0]["caption"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("attention_distance", "attention"), ("magnitudes", "norm"), ("mean_variation", "norm")]
+)
+def test_what_was_left_out_is_counted_and_named(tmp_path, kind, what):
+    def five(found):
+        found["runs"][0]["left_out"] = [f"pool.{number}" for number in range(5)]
+
+    (section,) = alone(tmp_path, kind, five)
+    said = f"dtn-seed0: without 5 {what}s that could not be observed (pool.0, pool.1, pool.2, pool.3 and 1 more)."
+    assert said in section["figures"][-1]["caption"] and said in section["tables"][0]["notes"]
+
+
+def test_exits_without_a_calibration_show_their_thresholds_and_say_so(tmp_path):
+    (section,) = alone(tmp_path, "exits", lambda found: found["runs"][0].update(calibrated=False))
+    assert [row[1] for row in section["tables"][0]["rows"][:3]] == ["0.900", "0.900", "always"]
+    evenly = "thresholds that share these images out evenly, for it was not calibrated."
+    assert evenly in section["figures"][0]["caption"] and evenly in section["tables"][0]["notes"][0]
+    (section,) = alone(tmp_path, "exits", lambda found: None)
+    assert section["tables"][0]["notes"] == ["dtn-seed0: the thresholds of its calibration."]
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "shown"),
+    [
+        ("online", "ln", "online (ln)"),
+        ("main_1", "in", "main_1 (in)"),
+        ("ln_small", "ln", "ln_small"),
+        ("dtn_released-seed0", "dtn_released", "dtn_released-seed0"),
+        ("dtn-seed0", "dtn_released", "dtn-seed0 (dtn_released)"),
+        ("mine", "", "mine"),
+    ],
+)
+def test_the_norm_is_named_unless_a_part_of_the_name_is_it(name, norm, shown):
+    assert run_name({"name": name, "norm": norm}) == shown
 
 
 def test_what_was_not_finite_leaves_a_gap(tmp_path):

@@ -16,7 +16,7 @@ FEW = ["magnitudes", "attention_distance", "positions", "directions", "attention
 
 def drawn(directory, without=FEW, **more):
     make_inside(directory, norms=["dtn"], blocks=vit(2, 2, 3), shown=1, without=without, **more)
-    draw_all(directory / "analysis", command="dynavit analyze <x>")
+    draw_all(directory / "analysis", created="2025-01-02T03:04:05", command="dynavit analyze <x>")
     return directory
 
 
@@ -74,7 +74,8 @@ def test_a_run_shows_its_inside_after_its_own_sections_and_lambda_once(tmp_path)
     before = write_report(run).read_text()
     drawn(run, exits=0)
     page = write_report(run).read_text()
-    assert titles(page) == [*titles(before), "Distance of the mean to the tokens", "λ during training", "What each DTN became"]
+    inside = ["What was probed", "Distance of the mean to the tokens", "λ during training", "What each DTN became"]
+    assert titles(page) == [*titles(before), *inside]
     assert before.count("λ of the mean over training") == page.count("λ of the mean over training") == 1
     assert "λ of the mean per layer and head" in page, "the end of training, with numbers"
 
@@ -89,7 +90,23 @@ def test_images_of_exits_are_shown_once(tmp_path):
 def test_a_comparison_shows_its_inside_last(tmp_path):
     comparison = make_comparison(tmp_path / "c", accuracies={"ln": [0.9], "dtn": [0.95]})
     drawn(comparison, without=[*FEW, "exits", "lambda"])
-    assert titles(write_report(comparison).read_text())[-2:] == ["Distance of the mean to the tokens", "What each DTN became"]
+    inside = ["What was probed", "Distance of the mean to the tokens", "What each DTN became"]
+    assert titles(write_report(comparison).read_text())[-3:] == inside
+
+
+def test_every_page_says_how_its_analysis_was_made(tmp_path):
+    run = make_run(tmp_path / "run")
+    comparison = make_comparison(tmp_path / "c", accuracies={"ln": [0.9]})
+    for directory in (run, comparison, tmp_path / "alone"):
+        drawn(directory, without=[kind for kind in KINDS if kind != "dtn_nature"])
+        page = write_report(directory).read_text()
+        probed = re.search(r"What was probed</h2>\s*<dl>(.*?)</dl>", page, flags=re.DOTALL)[1]
+        assert re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", probed) == [
+            ("made", "2025-01-02 03:04:05"),
+            ("command", "<code>dynavit analyze &lt;x&gt;</code>"),
+            ("images", "64 of the test split of digits"),
+            ("run", "dtn-seed0: vit_tiny in runs/dtn-seed0, checkpoint last, step 90, weights ema"),
+        ]
 
 
 def test_long_tables_beside_figures_are_folded_away(tmp_path):

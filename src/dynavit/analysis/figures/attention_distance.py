@@ -7,6 +7,7 @@ import numpy as np
 from ..canvas import FAINT, HIGH, LOW
 from ..page import Table
 from ..words import percent
+from .left_out import left_out
 from .numbers import numbers
 from .over_layers import layer_axis, names_height, run_name
 from .plate import Chapter, Plate
@@ -25,6 +26,8 @@ def attention_distance(found: dict[str, Any]) -> Chapter:
         for run in runs
         for layer in run["layers"]
     )
+    grids = {tuple(layer["grid"]) for run in runs for layer in run["layers"]}
+    finest = "{}×{}".format(*max(grids)) if len(grids) > 1 else ""
     rows = []
     for run in runs:
         local = [head for layer in run["layers"] for head in layer["local"]]
@@ -34,12 +37,20 @@ def attention_distance(found: dict[str, Any]) -> Chapter:
         "Attention distance",
         "How far a head looks: the distance between a patch and those it attends to, weighted by attention and averaged over "
         "patches and images. Heads near the bottom look at their neighbourhood, heads near the dashed line everywhere.",
-        [_plate(run, 1.06 * farthest) for run in runs],
-        [Table("Local heads", ["run", "local heads, %", "local heads", "heads"], rows, notes=[note])],
+        [_plate(run, 1.06 * farthest, finest) for run in runs],
+        [
+            Table(
+                "Local heads",
+                ["run", "local heads, %", "local heads", "heads"],
+                rows,
+                notes=[note, *left_out(runs, "attention")],
+            )
+        ],
     )
 
 
-def _plate(run: dict[str, Any], farthest: float) -> Plate:
+def _plate(run: dict[str, Any], farthest: float, finest: str) -> Plate:
+    """`finest`: the grid whose patches distances are counted in, if there are several."""
     paths = [layer["path"] for layer in run["layers"]]
 
     def paint(figure: "Figure") -> None:
@@ -55,7 +66,7 @@ def _plate(run: dict[str, Any], farthest: float) -> Plate:
                 size = 3.6 if len(order) * len(paths) < 100 else 2.6
                 axes.plot(places[kind], distance[order][kind], "o", color=shade, ms=size, mew=0)
         axes.set_ylim(0, farthest)
-        axes.set_ylabel("mean distance, patches")
+        axes.set_ylabel(f"mean distance,\npatches of the {finest} grid" if finest else "mean distance, patches")
         axes.grid(axis="y")
         axes.set_title(run_name(run), fontsize=8.5, fontweight="bold", loc="left")
         layer_axis(axes, paths)
@@ -66,6 +77,7 @@ def _plate(run: dict[str, Any], farthest: float) -> Plate:
         f"{run_name(run)}: a dot for each head, sorted within each layer. {share:.0f} % of the heads are local (orange, in the "
         "shaded band). Dashed: uniform attention."
     )
-    if len({layer["unit"] for layer in run["layers"]}) > 1:
-        caption += " Distances are in patches of the finest grid."
+    if finest:
+        caption += f" Distances are in patches of the finest grid that is shown, {finest}."
+    caption = " ".join([caption, *left_out([run], "attention")])
     return Plate(f"Mean attention distance of each head, {run_name(run)}", caption, 2.5 + names_height(paths), paint)

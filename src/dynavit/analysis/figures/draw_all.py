@@ -51,9 +51,9 @@ def draw_all(directory: str | Path, *, created: str = "", command: str = "") -> 
     sections = [section for section in drawn if section["figures"] or section["tables"]]
     written = {figure[ending] for section in sections for figure in section["figures"] for ending in ("svg", "png")}
     first = next(iter(found.values()))
-    runs = list(dict.fromkeys(run["name"] for numbers in found.values() for run in numbers["runs"]))
+    runs = {run["name"]: run.get("source") or {} for numbers in found.values() for run in numbers["runs"]}
     about = {"created": created, "command": command, **{name: first[name] for name in ("images", "data", "split")}}
-    write_json(directory / "index.json", {**about, "runs": runs, "sections": sections})
+    write_json(directory / "index.json", {**about, "runs": list(runs), "sources": runs, "sections": sections})
     for file in directory.iterdir():
         if re.fullmatch(rf"(?:{'|'.join(KINDS)})-\d+\.(?:svg|png)", file.name) and file.name not in written:
             file.unlink()

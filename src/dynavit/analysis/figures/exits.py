@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from ..canvas import FAINT, HIGH, INK
 from ..exit_section import gallery_caption, threshold_text
 from ..page import Samples, Table
-from ..table import NOTHING
 from ..words import percent, samples_of
 from .over_layers import run_name
 from .plate import Chapter, Plate
@@ -50,9 +49,7 @@ def _shares_plate(run: dict[str, Any]) -> Plate:
         axes.tick_params(axis="x", length=0)
         axes.set_title(run_name(run), fontsize=8.5, fontweight="bold", loc="left")
 
-    thresholds = run["thresholds"]
-    how = "with the thresholds of the calibration" if thresholds else "with thresholds that share images out evenly"
-    caption = f"{run_name(run)}: share of the images that leave at each exit, {how}."
+    caption = f"{run_name(run)}: share of the images that leave at each exit, with {_thresholds(run)}."
     return Plate(f"Share of images leaving at each exit, {run_name(run)}", caption, 2.4, paint, run["name"])
 
 
@@ -96,10 +93,15 @@ def _reliability_plate(run: dict[str, Any]) -> Plate:
 def _table(runs: list[dict[str, Any]]) -> Table:
     rows = []
     for run in runs:
-        thresholds = [threshold_text(t) for t in run["thresholds"]] if run["thresholds"] else [NOTHING] * len(run["shares"])
-        columns = zip(thresholds, run["shares"], run["accuracy"], strict=True)
+        columns = zip(run["thresholds"], run["shares"], run["accuracy"], strict=True)
         for number, (threshold, share, accuracy) in enumerate(columns, 1):
-            rows.append([f"{run_name(run)}, exit {number}", threshold, percent(share), percent(accuracy)])
+            rows.append([f"{run_name(run)}, exit {number}", threshold_text(threshold), percent(share), percent(accuracy)])
         rows.append([f"{run_name(run)}, images leaving", "", percent(1.0), percent(run.get("accuracy_with_exits"))])
     header = ["", "leaves from", "images leaving here, %", "accuracy on all images, %"]
-    return Table("Exits", header, rows)
+    return Table("Exits", header, rows, notes=[f"{run_name(run)}: {_thresholds(run)}." for run in runs])
+
+
+def _thresholds(run: dict[str, Any]) -> str:
+    if run["calibrated"]:
+        return "the thresholds of its calibration"
+    return "thresholds that share these images out evenly, for it was not calibrated"

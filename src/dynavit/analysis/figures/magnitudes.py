@@ -6,6 +6,7 @@ import numpy as np
 
 from ..page import Table
 from ..table import number_text
+from .left_out import left_out
 from .numbers import Numbers, finite, on_grid, relative
 from .over_layers import lines_plate, paths_of, run_name
 from .plate import Chapter, Plate
@@ -27,11 +28,13 @@ def magnitudes(found: dict[str, Any]) -> Chapter:
         if any(each["shown"] == number for each in run["maps"])
     ]
     caption = "Variation of token magnitudes after each norm. Higher: tokens differ more in magnitude. 0: all are equally long."
+    without = left_out(runs, "norm")
+    caption = " ".join([caption, *without])
     lines = lines_plate("Variation of token magnitudes per layer", caption, "coefficient of variation", runs, "cv")
     cells = [{layer["path"]: layer["cv"] for layer in run["layers"]} for run in runs]
     rows = [[path, *(number_text(run.get(path), ".3f") for run in cells)] for path in paths_of(runs)]
     note = "Standard deviation of the token magnitudes of an image, divided by their mean; the mean over images."
-    table = Table("Coefficient of variation of token magnitudes", ["norm", *map(run_name, runs)], rows, notes=[note])
+    table = Table("Coefficient of variation of token magnitudes", ["norm", *map(run_name, runs)], rows, notes=[note, *without])
     return Chapter(
         "Token magnitudes",
         "A norm may make all tokens of an image equally long, or leave some longer than others. Heat maps show the magnitude "

@@ -4,15 +4,18 @@ from typing import Any
 
 from ..page import Table
 from ..table import number_text
+from .left_out import left_out
 from .over_layers import lines_plate, paths_of, run_name
 from .plate import Chapter
 
 
 def mean_variation(found: dict[str, Any]) -> Chapter:
     runs = found["runs"]
+    without = left_out(runs, "norm")
     caption = (
         "Distance of the subtracted mean to the tokens, per layer. Bands reach from the 10th to the 90th percentile of tokens."
     )
+    caption = " ".join([caption, *without])
     lines = lines_plate("Variation coefficient per layer", caption, "‖x − μ‖ / ‖x‖", runs, "coefficient", ("low", "high"))
     cells = [{layer["path"]: layer["coefficient"] for layer in run["layers"]} for run in runs]
     rows = [[path, *(number_text(run.get(path), ".3f") for run in cells)] for path in paths_of(runs)]
@@ -24,7 +27,11 @@ def mean_variation(found: dict[str, Any]) -> Chapter:
         "For each token x and the mean μ that its norm subtracts from it: ‖x − μ‖ / ‖x‖. Higher: the mean is further away from "
         "the token that it shall describe. 1: subtracting it leaves the token as long as it was.",
         [lines] if lines else [],
-        [Table("Variation coefficient of the mean", ["norm", *map(run_name, runs)], rows, notes=_grouped(reasons))],
+        [
+            Table(
+                "Variation coefficient of the mean", ["norm", *map(run_name, runs)], rows, notes=[*_grouped(reasons), *without]
+            )
+        ],
     )
 
 

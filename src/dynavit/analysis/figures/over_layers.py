@@ -1,5 +1,6 @@
 """One value for each layer, a line for each run."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,13 @@ LETTER = 0.062  # inches, of the smallest text
 
 
 def run_name(run: Run) -> str:
+    """With its norm, if no part of the name tells it.
+
+    >>> run_name({"name": "dtn-seed0", "norm": "dtn"}), run_name({"name": "online", "norm": "ln"})
+    ('dtn-seed0', 'online (ln)')
     """
-    >>> run_name({"name": "dtn-seed0", "norm": "dtn"}), run_name({"name": "mine", "norm": "dtn"})
-    ('dtn-seed0', 'mine (dtn)')
-    """
-    return run["name"] if not run["norm"] or run["norm"] in run["name"] else f"{run['name']} ({run['norm']})"
+    name, norm = (" ".join(["", *re.split(r"[\W_]+", text), ""]) for text in (run["name"], run["norm"]))
+    return run["name"] if not run["norm"] or norm in name else f"{run['name']} ({run['norm']})"
 
 
 def paths_of(runs: Sequence[Run]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Positional weights of one token, before training under both initialisations and after (Figs. 7 and 8)."""
+"""Positional weights of one token, before and after training, and those of the other initialisation (Figs. 7 and 8)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDEST = 0.6  # inches of a map
-TWO_LINES = 0.25
+LABEL_LINE = 0.125
 INITS = {"local": "local", "trunc_normal": "trunc. normal"}
 Rows = list[tuple[str, Numbers, list[int] | None]]  # (label, (h, r, c) weights, the token's row and column)
 
@@ -29,15 +29,12 @@ def positions(found: dict[str, Any]) -> Chapter:
 
 
 def _plate(run: dict[str, Any]) -> Plate:
-    before = _rows(run, [(_named(init, entry), entry) for init in INITS for entry in run["inits"].get(init, [])])
-    after = _rows(run, [(_in_two_lines(layer["path"]), layer | {"values": layer["after"]}) for layer in run["layers"]])
-    every = before + after
+    parts, order = _parts(run)
+    every = [row for _, rows in parts for row in rows]
     margin = LETTER * max(len(line) for label, _, _ in every for line in label.split("\n")) + 0.1
-    most = max(len(maps) for _, maps, _ in every)
-    width = min(WIDEST, tile_width(most, WIDTH - margin - GAP))
-    scale = _scale([maps for _, maps, _ in every], [maps for _, maps, _ in after])
-    parts = [(title, rows) for title, rows in (("before training", before), ("after training", after)) if rows]
-    height = BAR_HEIGHT + LINE + sum(LINE + sum(_row_height(width, maps) for _, maps, _ in rows) for _, rows in parts)
+    width = min(WIDEST, tile_width(max(len(maps) for _, maps, _ in every), WIDTH - margin - GAP))
+    scale = _scale([maps for _, maps, _ in every], [numbers(layer["after"]) for layer in run["layers"]])
+    height = BAR_HEIGHT + LINE + sum(LINE + sum(_row_height(width, row) + GAP for row in rows) for _, rows in parts)
 
     def paint(figure: "Figure") -> None:
         sheet = Sheet(figure, height)
@@ -45,24 +42,55 @@ def _plate(run: dict[str, Any]) -> Plate:
         sheet.bar(margin, LINE, scale)
         top = LINE + BAR_HEIGHT
         for title, rows in parts:
-            sheet.words(margin, top, f"{title}, heads 0 to {most - 1}" if most > 1 else title)
+            sheet.words(0, top, title)
             top += LINE
-            for label, maps, token in rows:
-                sheet.words(0, top + (map_height(width, maps) - LINE) / 2, label, fontsize=7, va="center")
+            for row in rows:
+                label, maps, token = row
+                tall = _row_height(width, row)
+                sheet.words(0, top + (tall - LINE) / 2, label, fontsize=7, va="center")
                 for head, values in enumerate(maps):
-                    left = margin + head * (width + GAP)
-                    sheet.heat(left, top, width, values, scale)
+                    corner = margin + head * (width + GAP), top + (tall - map_height(width, maps)) / 2
+                    sheet.heat(*corner, width, values, scale)
                     if token:
-                        sheet.mark(left, top, width, values, (token[0], token[1]))
-                top += _row_height(width, maps)
+                        sheet.mark(*corner, width, values, (token[0], token[1]))
+                top += tall + GAP
 
     row, column = run["token"]
     caption = (
-        f"{run_name(run)}: weights of the token in row {row}, column {column} (from 0), one map for each head. Above: before "
-        f"training, under both initialisations; this run began with {INITS.get(run['init'], run['init'])}. Below: each "
-        "layer after training. Lighter is larger; one colour scale for the whole figure."
+        f"{run_name(run)}: weights of the token in row {row}, column {column} (from 0), a map for each head, from head 0. "
+        f"{order} Lighter is larger; one colour scale for the whole figure."
     )
     return Plate(f"Positional weights before and after training, {run_name(run)}", caption, height, paint)
+
+
+def _parts(run: dict[str, Any]) -> tuple[list[tuple[str, Rows]], str]:
+    """Titles with their rows, and a sentence about their order. How the layers began is shown once, if they began alike."""
+    layers = run["layers"]
+    shapes: dict[Any, dict[str, Any]] = {}  # (heads, grid): the first layer of that kind
+    for layer in layers:
+        shapes.setdefault((len(layer["before"]), *layer["grid"]), layer)
+    alike = all(layer["before"] == shapes[(len(layer["before"]), *layer["grid"])]["before"] for layer in layers)
+    began, other = INITS[run["init"]], next(init for init in INITS if init != run["init"])
+    compared = (
+        f"for comparison, the beginning with {INITS[other]}",
+        _rows(run, [(_size(entry["grid"]), entry["values"], entry) for entry in run["inits"][other]]),
+    )
+    if alike:
+        before = [(_size(layer["grid"]), layer["before"], layer) for layer in shapes.values()]
+        after = [(_in_two_lines(layer["path"]), layer["after"], layer) for layer in layers]
+        return (
+            [(f"before training, {began}", _rows(run, before)), compared, ("after training", _rows(run, after))],
+            f"From top to bottom: before training, when all its layers of a grid began alike ({began}); for comparison, how "
+            f"they begin with {INITS[other]}; each layer after training.",
+        )
+    pairs = []
+    for layer in layers:
+        pairs += [(_in_two_lines(layer["path"]) + "\nbefore", layer["before"], layer), ("after", layer["after"], layer)]
+    return (
+        [compared, (f"before ({began}) and after training", _rows(run, pairs))],
+        f"At the top, for comparison, how layers begin with {INITS[other]}. Then two rows for each layer of this run, before "
+        f"training ({began}) and after.",
+    )
 
 
 def _scale(every: list[Numbers], after: list[Numbers]) -> Scale:
@@ -72,8 +100,8 @@ def _scale(every: list[Numbers], after: list[Numbers]) -> Scale:
     return Scale("weight (square-root scale)", 0.0, high, root=True, more=bool(np.max(finite(every), initial=0.0) > high))
 
 
-def _named(init: str, entry: dict[str, Any]) -> str:
-    return f"{INITS[init]}\n{entry['grid'][0]}×{entry['grid'][1]}"
+def _size(grid: list[int]) -> str:
+    return f"{grid[0]}×{grid[1]}"
 
 
 def _in_two_lines(path: str) -> str:
@@ -86,11 +114,13 @@ def _in_two_lines(path: str) -> str:
     return f"{block}\n{norm}" if block else norm
 
 
-def _row_height(width: float, maps: Numbers) -> float:
-    return max(map_height(width, maps), TWO_LINES) + GAP
+def _row_height(width: float, row: tuple[str, Numbers, Any]) -> float:
+    label, maps, _ = row
+    return max(map_height(width, maps), LABEL_LINE * len(label.split("\n")))
 
 
-def _rows(run: dict[str, Any], entries: list[tuple[str, dict[str, Any]]]) -> Rows:
-    """The run's token is on the grid of its first layer; on the other grids of a pyramid, entries name their own."""
+def _rows(run: dict[str, Any], entries: list[tuple[str, Any, dict[str, Any]]]) -> Rows:
+    """From labels, weights and whose they are. The run's token is on the grid of its first layer; on the other grids of a
+    pyramid, layers name their own."""
     tokens = {tuple(run["layers"][0]["grid"]): run["token"]}
-    return [(label, numbers(entry["values"]), entry.get("token", tokens.get(tuple(entry["grid"])))) for label, entry in entries]
+    return [(label, numbers(values), of.get("token", tokens.get(tuple(of["grid"])))) for label, values, of in entries]
