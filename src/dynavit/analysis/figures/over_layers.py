@@ -21,8 +21,8 @@ LETTER = 0.062  # inches, of the smallest text
 def run_name(run: Run) -> str:
     """With its norm, if no part of the name tells it.
 
-    >>> run_name({"name": "dtn-seed0", "norm": "dtn"}), run_name({"name": "online", "norm": "ln"})
-    ('dtn-seed0', 'online (ln)')
+    >>> run_name({"name": "dtn-seed0", "norm": "dtn"}), run_name({"name": "main", "norm": "in"})
+    ('dtn-seed0', 'main (in)')
     """
     name, norm = (" ".join(["", *re.split(r"[\W_]+", text), ""]) for text in (run["name"], run["norm"]))
     return run["name"] if not run["norm"] or norm in name else f"{run['name']} ({run['norm']})"
