@@ -41,7 +41,19 @@ def test_a_baseline_without_mistakes_has_no_ratio():
     found = summarise(ERRORS, 0.1, {"errors": perfect, "clean_error": 0.4})
     assert found["mce"] == pytest.approx(100.0)
     assert found["relative_mce"] is None, "corruption adds nothing to its error"
-    assert found["notes"] == ["mCE leaves out fog: the baseline makes no mistake there", "mCE is over 2 of 15 corruptions"]
+    assert found["notes"] == [
+        "mCE leaves out fog: the baseline makes no mistake there",
+        "relative mCE leaves out fog, snow: corruption adds nothing to the baseline's error there",
+        "mCE is over 2 of 15 corruptions",
+    ]
+
+
+def test_rounding_adds_nothing():
+    """The baseline loses and gains the same number of 360 images, but the sum of its errors is off by 1e-16."""
+    clean, changes = 1 - 332 / 360, (1, 1, -1, 0, -1)
+    its = [1 - (332 + change) / 360 for change in changes]
+    assert sum(its) > 5 * clean, "or this tests nothing"
+    assert relative_corruption_errors({"fog": [0.2] * 5}, 0.1, {"fog": its}, clean) == {"fog": None}
 
 
 def test_other_severities_cannot_be_compared():

@@ -39,6 +39,15 @@ def test_the_classes_of_imagenet_by_name_or_id(classes):
     assert is_imagenet(classes)
 
 
+@pytest.mark.parametrize("known", [NAMES, IDS])
+def test_in_another_order_they_are_matched(known):
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0)).tolist()
+    numbers, note = class_numbers([known[i] for i in order])
+    assert [numbers[IDS[i]] for i in order] == list(range(1000))
+    assert note is None
+    assert is_imagenet([known[i] for i in order])
+
+
 def test_some_of_them_by_id():
     assert class_numbers(["n01443537", "n01440764"]) == ({"n01443537": 0, "n01440764": 1}, None)
     assert not is_imagenet(["n01443537", "n01440764"])

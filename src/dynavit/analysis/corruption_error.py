@@ -10,6 +10,8 @@ from .statistics import mean
 
 Errors = Mapping[str, Sequence[float]]
 
+NOTHING_ADDED = 1e-9  # sums of fractions leave rests of 1e-16, one image more or less is 1e-6 and above
+
 ALEXNET_CLEAN = 0.435
 # Published as means over the five severities of ImageNet-C. Only those sums matter, so each severity gets the mean.
 ALEXNET: Errors = {
@@ -36,20 +38,24 @@ ALEXNET: Errors = {
 
 def summarise(errors: Errors, clean: float | None, baseline: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All measures of one model: mean_error and its gap to the clean error; ce, mce, relative_mce against the "errors" and
-    "clean_error" of a baseline, None without one; notes on what mce leaves out."""
+    "clean_error" of a baseline, None without one; notes on what these leave out."""
     mean = mean_error(errors)
     found: dict[str, Any] = {"mean_error": mean, "gap": None if clean is None else mean - clean}
     if baseline is None:
         return found | {"ce": None, "mce": None, "relative_mce": None, "notes": []}
-    ce, relative = corruption_errors(errors, baseline["errors"]), None
+    ce = corruption_errors(errors, baseline["errors"])
+    relative: dict[str, float | None] = {}
     if clean is not None and baseline["clean_error"] is not None:
-        relative = relative_mean_corruption_error(errors, clean, baseline["errors"], baseline["clean_error"])
+        relative = relative_corruption_errors(errors, clean, baseline["errors"], baseline["clean_error"])
     notes = []
     if perfect := [name for name, value in ce.items() if value is None]:
         notes.append(f"mCE leaves out {', '.join(perfect)}: the baseline makes no mistake there")
+    if free := [name for name, value in relative.items() if value is None]:
+        notes.append(f"relative mCE leaves out {', '.join(free)}: corruption adds nothing to the baseline's error there")
     if len(ce) < len(ALEXNET):
         notes.append(f"mCE is over {len(ce)} of {len(ALEXNET)} corruptions")
-    return found | {"ce": ce, "mce": mean_of_known(ce.values()), "relative_mce": relative, "notes": notes}
+    means = {"mce": mean_of_known(ce.values()), "relative_mce": mean_of_known(relative.values())}
+    return found | {"ce": ce, **means, "notes": notes}
 
 
 def mean_error(errors: Errors) -> float:
@@ -75,7 +81,7 @@ def relative_corruption_errors(
         if name not in baseline or len(baseline[name]) != len(values):
             raise ValueError(f"{name}: the baseline was not measured at the same {len(values)} severities; measure it too")
         added = sum(baseline[name]) - len(values) * baseline_clean
-        found[name] = 100 * (sum(values) - len(values) * clean) / added if added > 0 else None
+        found[name] = 100 * (sum(values) - len(values) * clean) / added if added > NOTHING_ADDED else None
     return found
 
 

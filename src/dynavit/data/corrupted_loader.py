@@ -55,10 +55,8 @@ class CorruptedLoader:
         images = as_bytes(batch.inputs, mean, std)
         if self.severity:
             index = self.numbers.to(batch.index.device)[batch.index]
-            if images.device.type == "mps":  # has no float64
-                images = images.cpu()
             images = corrupt(images, self.name, self.severity, seed=self.seed, index=index, exact=self.exact)
-        return normalise(images.to(mean.device), mean, std)
+        return normalise(images, mean, std)
 
 
 def as_bytes(inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -66,6 +66,9 @@ def corrupt(
         index = torch.arange(len(images))
     if index.shape != images.shape[:1]:
         raise ValueError(f"index numbers the {len(images)} samples, its shape is {tuple(index.shape)}; give ({len(images)},)")
+    if images.device.type == "mps":  # has no float64
+        there = corrupt(images.cpu(), name, severity, seed=seed, index=index, exact=exact, table=table)
+        return there.to(images.device)
     index = index.to(images.device)
     own_seed = derive_seed(seed, CORRUPTIONS.index(name), severity)
     if exact:

@@ -24,22 +24,21 @@ def class_numbers(classes: Sequence[str]) -> tuple[dict[str, int], str | None]:
     ids, names = imagenet_classes()
     if set(classes) <= set(ids):
         return {id: number for number, id in enumerate(classes)}, None
+    if set(classes) == set(names):
+        id_of = dict(zip(names, ids, strict=True))
+        return {id_of[name]: number for number, name in enumerate(classes)}, None
     if len(classes) != len(ids):
         raise ValueError(
             f"the model tells {len(classes)} classes apart ({some(list(classes), 3)}), which are not ImageNet's: neither "
             f"WordNet ids nor {len(ids)} in all"
         )
-    note = (
-        None
-        if list(classes) == names
-        else f"the {len(ids)} classes have other names than ImageNet's and are taken in its order"
-    )
+    note = f"the {len(ids)} classes have other names than ImageNet's and are taken in its order"
     return {id: number for number, id in enumerate(ids)}, note
 
 
 def is_imagenet(classes: Sequence[str]) -> bool:
-    """Whether these are all classes of ImageNet-1k, by id or by name, in its order."""
-    return len(classes) == 1000 and any(list(classes) == known for known in imagenet_classes())
+    """Whether these are all classes of ImageNet-1k, by id or by name, in any order."""
+    return any(set(classes) == set(known) for known in imagenet_classes())
 
 
 def open_imagenet_c(folder: Path, corruption: str, severity: int, classes: Sequence[str]) -> DataSet:

@@ -27,11 +27,11 @@ def run_jobs(
     heard: Callable[[Any], None],
     finished: Callable[[str, Any], None],
 ) -> None:
-    """`work(*arguments)` for each job, `processes` at a time, which share the cores. `heard` gets what jobs `say`, `finished`
-    the name and the result of each that is done. The first error ends all of them."""
+    """`work(*arguments)` for each job, `processes` at a time, which share this one's threads. `heard` gets what jobs `say`,
+    `finished` the name and the result of each that is done. The first error ends all of them."""
     context = multiprocessing.get_context("spawn")  # forking a process that has used torch's threads can hang
     queue = context.SimpleQueue()
-    threads = max((os.cpu_count() or 1) // processes, 1)
+    threads = max(torch.get_num_threads() // processes, 1)
 
     def hear() -> None:
         while not queue.empty():
@@ -49,7 +49,7 @@ def run_jobs(
         except BrokenProcessPool as error:
             raise WorkerDied(
                 "a process died without a word, perhaps for want of memory; what was finished is kept: try again with fewer "
-                "--processes"
+                '--processes. A script that starts processes needs `if __name__ == "__main__":` around its work'
             ) from error
         except BaseException:
             for worker in list((pool._processes or {}).values()):
