@@ -133,13 +133,15 @@ def test_cascade_exits_with_stored_thresholds(runs, tmp_path, without_drawing):
     run = shutil.copytree(runs["cascade"], tmp_path / "x")
     analyze_runs([run], images=24, shown=1)
     exits = numbers(run)["exits"]["runs"][0]
-    assert exits["thresholds"] is None
+    assert not exits["calibrated"]
+    assert exits["thresholds"][1] is None
     assert sum(exits["shares"]) == pytest.approx(1)
     assert all(sum(bin["samples"] for bin in bins) == 24 for bins in exits["reliability"])
     assert sum(len(images) for images in exits["gallery"]) == 24
     (run / "policy.json").write_text(ExitPolicy((0.0, -1.0)).to_json())  # everybody leaves at the first exit
     analyze_runs([run], images=24, shown=1)
     exits = numbers(run)["exits"]["runs"][0]
+    assert exits["calibrated"]
     assert exits["thresholds"] == [0.0, None]
     assert exits["shares"] == [1.0, 0.0]
     assert exits["accuracy_with_exits"] == exits["accuracy"][0]
@@ -183,6 +185,69 @@ def test_a_comparison_stands_for_its_settings(runs, tmp_path):
     assert page.read_text() == text
 
 
+def test_what_the_numbers_are_of(runs, tmp_path, without_drawing, monkeypatch):
+    looked_at = []
+
+    def look_inside(model, batches, shown, **options):
+        looked_at.append(torch.cat(list(batches)))
+        raise KeyboardInterrupt
+
+    analyze_runs([runs["vit"]], images=5, shown=9, out=tmp_path)
+    for value in numbers(tmp_path).values():
+        (run,) = value["runs"]
+        assert len(value["shown"]) == 5
+        source = {"path": str(runs["vit"]), "model": "vit_micro", "checkpoint": "last", "weights": "model", "step": 2}
+        assert run["source"] == source
+    monkeypatch.setattr("dynavit.analyse.look_inside", look_inside)
+    with pytest.raises(KeyboardInterrupt):
+        analyze_runs([runs["vit"]], images=5, out=tmp_path)
+    from dynavit.opened import open_run
+
+    (everything,) = [batch.inputs for (batch,) in open_run(runs["vit"]).loader("test", 360).epoch()]
+    evenly = everything[torch.tensor([0, 90, 180, 269, 359])]
+    torch.testing.assert_close(looked_at[0], evenly)
+
+
+def test_distances_of_different_grids_have_one_unit(runs, tmp_path, without_drawing):
+    analyze_runs([runs["vit"], runs["pvt"]], images=4, shown=1, out=tmp_path)
+    layers = [layer for run in numbers(tmp_path)["attention_distance"]["runs"] for layer in run["layers"]]
+    finest = max(layer["grid"][0] for layer in layers)
+    assert all(layer["unit"] == finest / layer["grid"][0] for layer in layers)
+    assert len({layer["unit"] for layer in layers}) > 1
+
+
+def test_unfinished_runs_of_a_comparison_are_passed_over(runs, tmp_path, without_drawing):
+    from dynavit.engine.progress import Silent
+
+    class Notes(Silent):
+        def __init__(self):
+            self.texts = []
+
+        def note(self, text):
+            self.texts.append(text)
+
+    for name in ("dtn-seed0", "dtn-seed1", "ln-seed0"):
+        shutil.copytree(runs["vit"], tmp_path / name)
+    for name in ("dtn-seed0", "ln-seed0"):
+        (tmp_path / name / "finished.json").unlink()
+    settings = [
+        {"name": "dtn", "values": {"norm": "dtn"}, "runs": ["dtn-seed0", "dtn-seed1"]},
+        {"name": "ln", "values": {"norm": "ln"}, "runs": ["ln-seed0"]},
+    ]
+    (tmp_path / "comparison.json").write_text(json.dumps({"varied": ["norm"], "settings": settings}))
+    notes = Notes()
+    analyze_runs([tmp_path], images=4, shown=1, out=tmp_path / "x", progress=notes)
+    assert [run["name"] for run in numbers(tmp_path / "x")["magnitudes"]["runs"]] == ["dtn-seed1"]
+    assert any("no run of ln is finished" in text for text in notes.texts)
+
+
+def test_where_nothing_can_be_written_is_noticed_first(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("dynavit.analyse.open_run", None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        analyze_runs([runs["vit"]], out=tmp_path / "file")
+
+
 def test_bad_input_says_what_exists(runs, tmp_path):
     with pytest.raises(ValueError, match=r"blocks\.0\.norm1"):
         analyze_runs([runs["vit"]], images=4, layers=["blocks.0.norm9"])
@@ -192,14 +257,14 @@ def test_bad_input_says_what_exists(runs, tmp_path):
         analyze_runs([runs["vit"], runs["vit"]])
     with pytest.raises(FileNotFoundError, match="no such directory"):
         analyze_runs([tmp_path / "nothing"])
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="give a directory of a run"):
         analyze_runs([])
-    with pytest.raises(ValueError, match="--shown"):
-        analyze_runs([runs["vit"]], images=2, shown=3)
+    with pytest.raises(ValueError, match="images=0, shown=2"):
+        analyze_runs([runs["vit"]], images=0)
 
 
 def test_a_model_without_attention(tmp_path):
     run = trained(tmp_path / "x", model="resnet10t", model_options={"in_chans": 1}, loading={"image_size": 32})
     with pytest.raises(ValueError, match="attention"):
         analyze_runs([run], images=4)
-    assert not (run / "analysis").exists()
+    assert not list((run / "analysis").iterdir())

@@ -11,7 +11,7 @@ OUT is the run itself, or for several runs their comparison.
 import datetime
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from os.path import commonpath
 from pathlib import Path
@@ -28,15 +28,19 @@ from .analysis.read import Comparison, Run, read_directory, read_run
 from .analysis.report import write_report
 from .assemble import build_model
 from .calibrate import POLICY, read_policy
+from .common.batch import Batch
 from .common.files import with_nulls, write_json
 from .data.dataset import DataSet
+from .engine.checkpoint import checkpoint_step
 from .engine.progress import Silent
+from .engine.run_dir import RunDirectory
 from .models.cascade import Cascade
 from .opened import OpenedRun, open_run
 from .samples import data_uri
 
 BATCH = 16  # attention weights of a batch are held at once: 60 MB for 16 images in ViT-B/16
 GALLERY = 12  # images of each exit
+LONGEST_NAME = 100  # of a directory
 
 
 def analyze_runs(
@@ -69,11 +73,12 @@ def analyze_runs(
         token: whose positional weights are drawn, as shares of the image's height and width; the middle one if not given.
     """
     progress = progress or Silent()
-    paths = _expanded(runs)
-    if images < 1 or not 1 <= shown <= images:
-        raise ValueError(f"at least one image is looked at and shown, of {images} not {shown}; see --images, --shown")
+    if images < 1 or shown < 1:
+        raise ValueError(f"at least one image is looked at, and one is shown; got images={images}, shown={shown}")
+    paths = _expanded(runs, progress)
     names = _names(paths)
     where = Path(out) if out is not None else _page_directory(paths)
+    (where / "analysis").mkdir(parents=True, exist_ok=True)  # before the work, which could not be kept otherwise
     data: DataSet | None = None
     kinds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     pictures: list[dict[str, Any]] = []
@@ -97,11 +102,21 @@ def analyze_runs(
         some = _evenly(opened, split, images)
         found = _look(some, split, shown, layers, token, progress)
         found |= _training(read_run(path))
+        if opened.data.classes != opened.card.classes:
+            progress.note(f"{name} knows its classes by other names: {opened.card.classes[:3]}... not {data.classes[:3]}...")
         norm = opened.config.norm or next((type(site.norm).__name__ for site in norm_sites(opened.model)), "none")
+        source = {
+            "path": str(path),
+            "model": opened.config.model,
+            "checkpoint": checkpoint,
+            "weights": weights or ("ema" if opened.config.ema.decay else "model"),
+            "step": checkpoint_step(path / "checkpoints" / checkpoint),
+        }
         for kind, entry in found.items():
-            kinds[kind].append({"name": name, "norm": norm, **entry})
-        pictures = pictures or _pictures(some, split, shown)
+            kinds[kind].append({"name": name, "norm": norm, "source": source, **entry})
+        pictures = pictures or [picture.shown(some.data) for picture in _shown_images(some, split, shown)]
     assert data is not None and split is not None
+    _same_unit(kinds["attention_distance"])
     common = {"images": min(images, len(data.splits[split])), "data": data.name, "split": split, "shown": pictures}
     for kind, entries in kinds.items():
         file = where / "analysis" / f"{kind}.json"
@@ -124,47 +139,50 @@ def _look(
     progress: Silent,
 ) -> dict[str, dict[str, Any]]:
     loader = opened.loader(split, BATCH)
-    targets: list[Tensor] = []
+    seen: list[Batch] = []  # without the images
 
     def batches() -> Generator[Tensor]:
         for step, (batch,) in enumerate(loader.epoch(), 1):
-            targets.append(batch.targets[: batch.count])
-            yield batch.inputs[: batch.count].to(opened.processes.dtype)
+            for message in batch.broken:
+                progress.note(message)
+            if batch.count:
+                seen.append(replace(batch, inputs=batch.inputs[:0]))
+                yield batch.inputs[: batch.count].to(opened.processes.dtype)
             progress.step(step)
 
     start, _ = build_model(opened.config, opened.data)
     answers: list[Any] = []
     progress.begin(0, loader.steps)
     try:
-        some = _shown_images(opened, split, shown)[0]
+        some = torch.stack([picture.pixels for picture in _shown_images(opened, split, shown)]).to(opened.processes.dtype)
         with closing(batches()) as reading:
             found = look_inside(opened.model, reading, some, layers=layers, start=start, token=token, outputs=answers)
     finally:
         progress.end()
     if isinstance(opened.model, Cascade):
-        found["exits"] = _exits(opened, split, answers, targets)
+        found["exits"] = _exits(opened, split, answers, seen)
     return found
 
 
-def _exits(opened: OpenedRun, split: str, answers: list[Any], targets: list[Tensor]) -> dict[str, Any]:
+def _exits(opened: OpenedRun, split: str, answers: list[Any], seen: list[Batch]) -> dict[str, Any]:
     recorder = ExitRecorder()
-    for logits, right in zip(answers, targets, strict=True):
-        recorder(logits, right)
+    for logits, batch in zip(answers, seen, strict=True):
+        recorder(logits, batch.targets[: batch.count])
     policy = read_policy(opened.path) if (opened.path / POLICY).is_file() else None
     result, exits, predicted, confidence = recorder.exits(policy)
-    everyone, classes = torch.cat(targets).tolist(), opened.data.classes
-    images = torch.cat([batch.inputs[: batch.count] for (batch,) in opened.loader(split, BATCH).epoch()])
+    numbers = [number for batch in seen for number in batch.index[: batch.count].tolist()]  # in the split
+    leaving = [(exits == at).nonzero().flatten().tolist()[:GALLERY] for at in range(len(result["shares"]))]
+    pictures = _images(opened, split, [numbers[i] for some in leaving for i in some])
     result["gallery"] = [
         [
             {
-                "image": data_uri(images[i], opened.data.mean, opened.data.std),
-                "target": classes[everyone[i]],
-                "prediction": classes[int(predicted[i])],
+                **pictures[numbers[i]].shown(opened.data),
+                "prediction": opened.card.classes[int(predicted[i])],
                 "confidence": float(confidence[i]),
             }
-            for i in (exits == at).nonzero().flatten().tolist()[:GALLERY]
+            for i in some
         ]
-        for at in range(len(result["shares"]))
+        for some in leaving
     ]
     return result
 
@@ -188,39 +206,63 @@ def _evenly(opened: OpenedRun, split: str, images: int) -> OpenedRun:
     return replace(opened, data=replace(opened.data, splits={split: whole.subset(index)}))
 
 
-def _shown_images(opened: OpenedRun, split: str, shown: int) -> tuple[Tensor, list[int]]:
-    """(n, c, h, w) and their classes: evenly again, for neighbours may be of one class."""
-    whole = opened.data.splits[split]
-    shown = min(shown, len(whole))
-    index = torch.tensor([(2 * i + 1) * len(whole) // (2 * shown) for i in range(shown)])
-    few = replace(opened, data=replace(opened.data, splits={split: whole.subset(index)}))
-    ((batch,),) = few.loader(split, shown).epoch()
-    return batch.inputs[: batch.count].to(opened.processes.dtype), batch.targets[: batch.count].tolist()
+@dataclass(frozen=True)
+class Picture:
+    """An image (c, h, w) as the model sees it, and its class."""
+
+    pixels: Tensor
+    target: int
+
+    def shown(self, data: DataSet) -> dict[str, str]:
+        return {"image": data_uri(self.pixels, data.mean, data.std), "target": data.classes[self.target]}
 
 
-def _pictures(opened: OpenedRun, split: str, shown: int) -> list[dict[str, Any]]:
-    images, targets = _shown_images(opened, split, shown)
-    data = opened.data
-    return [
-        {"image": data_uri(image, data.mean, data.std), "target": data.classes[target]}
-        for image, target in zip(images, targets, strict=True)
-    ]
+def _shown_images(opened: OpenedRun, split: str, shown: int) -> list[Picture]:
+    """Evenly again, for neighbours may be of one class."""
+    count = len(opened.data.splits[split])
+    shown = min(shown, count)
+    found = _images(opened, split, [(2 * i + 1) * count // (2 * shown) for i in range(shown)])
+    if not found:
+        raise ValueError(f"none of the {shown} images of {opened.data.name} that shall be shown can be read")
+    return list(found.values())
 
 
-def _expanded(runs: Sequence[str | PathLike[str]]) -> list[Path]:
+def _images(opened: OpenedRun, split: str, numbers: Sequence[int]) -> dict[int, Picture]:
+    """Images of a split by their numbers, without those that cannot be read."""
+    subset = opened.data.splits[split].subset(torch.tensor(numbers, dtype=torch.int64))
+    few = replace(opened, data=replace(opened.data, splits={split: subset}))
+    return {
+        numbers[int(number)]: Picture(pixels, int(target))
+        for (batch,) in few.loader(split, BATCH).epoch()
+        for number, pixels, target in list(zip(batch.index, batch.inputs, batch.targets, strict=True))[: batch.count]
+    }
+
+
+def _same_unit(runs: Sequence[dict[str, Any]]) -> None:
+    """Distances of all runs in patches of the finest grid among them, so that they fit on one axis."""
+    layers = [layer for run in runs for layer in run["layers"]]
+    finest = max((layer["grid"][0] for layer in layers), default=1)
+    for layer in layers:
+        layer["unit"] = finest / layer["grid"][0]
+
+
+def _expanded(runs: Sequence[str | PathLike[str]], progress: Silent) -> list[Path]:
     """Directories of runs; a comparison stands for the first finished seed of each of its settings."""
     paths: list[Path] = []
     for each in map(Path, runs):
         found = read_directory(each)
-        if isinstance(found, Comparison):
-            first = [
-                next((run.name for run in s.runs if (each / run.name / "model.json").is_file()), None) for s in found.settings
-            ]
-            paths += [each / name for name in first if name is not None]
-        else:
+        if isinstance(found, Run):
             paths.append(each)
+            continue
+        if not isinstance(found, Comparison):
+            raise ValueError(f"{each} holds figures, but no run; give the runs they are of")
+        for setting in found.settings:
+            finished = [each / run.name for run in setting.runs if RunDirectory(each / run.name).finished() is not None]
+            paths += finished[:1]
+            if not finished:
+                progress.note(f"{each}: no run of {setting.name} is finished; it is left out")
     if not paths:
-        raise ValueError("give at least one directory of a run, such as runs/x")
+        raise ValueError("there is no finished run to look inside" if runs else "give a directory of a run, such as runs/x")
     if len({path.resolve() for path in paths}) < len(paths):
         raise ValueError(f"a run is given twice: {', '.join(map(str, paths))}")
     return paths
@@ -242,4 +284,7 @@ def _page_directory(paths: Sequence[Path]) -> Path:
     together = Path(commonpath([path.resolve() for path in paths]))
     if (together / "comparison.json").is_file():
         return together
-    return together / "+".join(path.resolve().name for path in paths)
+    if together == Path(together.anchor):
+        raise ValueError(f"{paths[0]} and {paths[-1]} have no directory in common; say with --out where the page shall be")
+    name = "+".join(path.resolve().name for path in paths)
+    return together / (name if len(name) <= LONGEST_NAME else f"{paths[0].resolve().name}+{len(paths) - 1}")

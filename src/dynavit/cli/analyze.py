@@ -1,5 +1,6 @@
 """`dynavit analyze`: what happens inside trained models, in figures."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ def analyze(
     images: int = 128,
     shown: int = 2,
     layers: list[str] | str | None = None,
-    token: list[float] | None = None,
+    token: list[float] | str | None = None,
     out: Path | None = None,
     checkpoint: Literal["last", "best"] = "last",
     weights: Literal["model", "ema"] | None = None,
@@ -37,7 +38,7 @@ def analyze(
         images: how many, evenly over the split, numbers are averaged over.
         shown: how many of them maps are drawn of.
         layers: norms that maps are drawn of, such as blocks.0.norm1,blocks.3.norm1; the first, middle and last if not given.
-        token: whose positional weights are drawn: [0.5,0.5] is the middle of the image.
+        token: whose positional weights are drawn: 0.5,0.5 is the middle of the image, 0,0 its top left.
         out: directory of the page; the run, or the comparison the runs belong to, if not given.
         checkpoint: the end of the training, or where validation was best.
         weights: the trained ones or their average; the average if the run kept one.
@@ -46,8 +47,6 @@ def analyze(
     from ..analyse import analyze_runs
     from ..engine.progress import choose_progress
 
-    if token is not None and (len(token) != 2 or not all(0 <= share <= 1 for share in token)):
-        raise ValueError(f"--token takes two shares of the image's height and width, such as [0.5,0.5]; got {token}")
     names = layers.split(",") if isinstance(layers, str) else layers or []
     page = analyze_runs(
         runs,
@@ -58,12 +57,23 @@ def analyze(
         images=images,
         shown=shown,
         layers=[name.strip() for name in names if name.strip()],
-        token=None if token is None else (token[0], token[1]),
+        token=None if token is None else _place(token),
         checkpoint=checkpoint,
         weights=weights,
         device=device,
         progress=choose_progress(),
-        command=" ".join(["dynavit", *sys.argv[1:]]),
+        command=shlex.join(["dynavit", *sys.argv[1:]]),
     )
     print(f"figures and their numbers: {page.parent / 'analysis'}")
     print(f"report: {page}")
+
+
+def _place(token: list[float] | str) -> tuple[float, float]:
+    words = token.strip("[]").split(",") if isinstance(token, str) else token
+    try:
+        row, column = map(float, words)
+    except ValueError:
+        row = column = -1.0
+    if not (0 <= row <= 1 and 0 <= column <= 1):
+        raise ValueError(f"--token takes two shares of the image's height and width, such as 0.5,0.5; got {token}")
+    return row, column

@@ -1,5 +1,6 @@
 """`dynavit compare`: a grid of runs and its report."""
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
     from ..compare import compare
 
     with show_runs() as watch:
-        page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=" ".join(["dynavit", *sys.argv[1:]]))
+        page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=shlex.join(["dynavit", *sys.argv[1:]]))
     comparison = read_comparison(out)
     print_table(config_of_grid.title, *comparison_table(comparison))
     for note in table_notes(comparison):

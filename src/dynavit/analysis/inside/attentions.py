@@ -1,9 +1,11 @@
 """Where attention looks: its mean distance per head, and its maps over the images that are shown."""
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..measures.attention_distance import local_heads, mean_attention_distance, uniform_distance
 from ..measures.rollout import attended, rollout, whole_attention
@@ -23,7 +25,10 @@ class AttentionRecorder:
         self.grids[call.path] = call.grid
         self.distances.setdefault(call.path, []).append(mean_attention_distance(call.weights, call.queries, call.keys).cpu())
 
-    def attention_distance(self) -> dict[str, Any]:
+    def attention_distance(self) -> dict[str, Any] | None:
+        """None if only class tokens ask."""
+        if not self.distances:
+            return None
         layers, local = [], []
         finest = max(rows for rows, _ in self.grids.values())
         for path, distances in self.distances.items():
@@ -50,33 +55,58 @@ class AttentionMaps:
     Rollout goes back as far as tokens lie on the last grid: over the last stage of a pyramid, the last exit of a cascade.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, class_token: bool) -> None:
+        self.class_token = class_token  # whether the model classifies by one
         self.calls: list[AttentionCall] = []  # the latest ones, all on one grid
 
     def __call__(self, call: AttentionCall) -> None:
-        if self.calls and (self.calls[-1].grid != call.grid or _prefix(self.calls[-1]) > _prefix(call)):
-            self.calls.clear()
+        if self.calls:
+            before = self.calls[-1]
+            if (before.grid, _exit(before)) != (call.grid, _exit(call)) or _prefix(before) > _prefix(call):
+                self.calls.clear()
         self.calls.append(call)
 
     def attention_maps(self) -> dict[str, Any]:
         call = self.calls[-1]
-        grid, prefix = call.grid, _prefix(call)
-        heads = [
-            attended(whole_attention(weights[:, :, None], call.queries, call.keys, grid, prefix), prefix)
-            for weights in call.weights.unbind(2)
-        ]
-        layers = [whole_attention(each.weights, each.queries, each.keys, grid, _prefix(each)) for each in self.calls]
-        maps, rolled = torch.stack(heads, 1), attended(rollout(layers), prefix)
+        pools = bool(call.queries.isnan().all())
+        layers = [_whole(each) for each in self.calls]
+        heads = [_whole(replace(call, weights=weights[:, :, None])) for weights in call.weights.unbind(2)]
+        maps, rolled = torch.stack([self._attended(head) for head in heads], 1), self._attended(rollout(layers))
+        of = "class token" if self.class_token else "query that pools the tokens" if pools else "mean of all tokens"
         return {
-            "of": "class token" if prefix else "mean of all tokens",
+            "of": of,
             "maps": [
-                {"path": call.path, "shown": number, "grid": list(grid), "values": values}
+                {"path": call.path, "shown": number, "grid": list(call.grid), "values": values}
                 for number, values in enumerate(maps.tolist())
             ],
             "rollout": [
-                {"shown": number, "grid": list(grid), "values": values} for number, values in enumerate(rolled.tolist())
+                {"shown": number, "grid": list(call.grid), "values": values} for number, values in enumerate(rolled.tolist())
             ],
         }
+
+    def _attended(self, attention: Tensor) -> Tensor:
+        """(b, t, t) -> (b, rows * cols): what counts for the answer looks at."""
+        call, prefix = self.calls[-1], _prefix(self.calls[-1])
+        if self.class_token or call.queries.isnan().all():
+            return attended(attention, prefix)
+        return attended(attention[:, prefix:, prefix:], 0)  # registers are not asked
+
+
+def classifies_by_token(model: nn.Module) -> bool:
+    """Whether a class token is there and read: registers are none, and with average pooling nobody reads it."""
+    names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
+    pool = getattr(model, "global_pool", "token")
+    return bool(names & {"cls_token", "class_token", "cls_tokens"}) and pool not in ("avg", "avgmax", "max", "map")
+
+
+def _whole(call: AttentionCall) -> Tensor:
+    return whole_attention(call.weights, call.queries, call.keys, call.grid, _prefix(call))
+
+
+def _exit(call: AttentionCall) -> str:
+    """Which exit of a cascade this belongs to; exits may share a grid."""
+    found = re.match(r"exits\.\d+", call.path)
+    return found[0] if found else ""
 
 
 def _prefix(call: AttentionCall) -> int:

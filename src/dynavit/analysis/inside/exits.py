@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...models.calibration import released_thresholds
 from ...models.exit_policy import EVERYONE, ExitPolicy
+from ...norms.contract import statistics_dtype
 from ..measures.reliability import reliability
 
 EQUAL_SHARES = 20  # of the released grid: equally many images leave at each exit
@@ -21,7 +22,8 @@ class ExitRecorder:
         self.targets: list[Tensor] = []
 
     def __call__(self, logits: Sequence[Tensor], targets: Tensor) -> None:
-        self.logits.append(torch.stack(list(logits)).double().cpu())
+        # In their own precision: a threshold is the confidence of some image, which another precision would move across it.
+        self.logits.append(torch.stack([exit.to(statistics_dtype(exit.dtype)) for exit in logits]).cpu())
         self.targets.append(targets.cpu())
 
     def exits(self, policy: ExitPolicy | None) -> tuple[dict[str, Any], Tensor, Tensor, Tensor]:
@@ -41,11 +43,12 @@ class ExitRecorder:
         predicted = logits.argmax(-1)
         leaves = torch.stack([used.leaves(exit, at) for at, exit in enumerate(logits)])
         at = leaves.int().argmax(0)  # the first that lets leave
-        probability = logits.softmax(-1).amax(-1)  # also where thresholds are about a margin or an entropy
+        probability = logits.double().softmax(-1).amax(-1)  # also where thresholds are about a margin or an entropy
         correct = predicted == targets
         image = torch.arange(len(targets))
         result = {
-            "thresholds": None if policy is None else [None if t == EVERYONE else t for t in used.thresholds],
+            "calibrated": policy is not None,
+            "thresholds": [None if t == EVERYONE else t for t in used.thresholds],
             "confidence_kind": used.confidence_kind,
             "shares": (torch.bincount(at, minlength=len(logits)).double() / len(at)).tolist(),
             "accuracy": correct.double().mean(1).tolist(),

@@ -6,8 +6,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...norms import DynamicTokenNorm
-from ..probes import NormSite, norm_sites, observe, require
-from .attentions import AttentionMaps, AttentionRecorder
+from ..probes import NormSite, attention_paths, norm_sites, observe, require
+from ..probes.sites import unwrapped
+from .attentions import AttentionMaps, AttentionRecorder, classifies_by_token
 from .dtn import natures, positions
 from .norms import NormMaps, NormRecorder
 
@@ -24,8 +25,9 @@ def look_inside(
 ) -> dict[str, dict[str, Any]]:
     """What figures show of a model, by kind; each is one entry of the "runs" in analysis/<kind>.json.
 
-    Works for any model with attention: ours, timm's, swapped ones, compiled or wrapped. It runs in evaluation mode and is
-    left as it was. A model without norms in its blocks, a folded one, has only what attention shows.
+    For models with attention between tokens: ours, timm's, swapped ones, compiled or wrapped. The model runs in evaluation
+    mode and is left as it was. Norms and attentions whose tokens lie nowhere known are named under "left_out". A model without
+    norms in its blocks, a folded one, has only what attention shows.
 
     Args:
         batches: images (b, c, height, width) that numbers are averaged over.
@@ -38,26 +40,32 @@ def look_inside(
     sites = norm_sites(model)
     chosen = require("layer", layers, [site.path for site in sites]) if layers else _first_middle_last(sites)
     norms, attentions = NormRecorder(), AttentionRecorder()
-    for images in batches:
-        answer = observe(model, images, on_norm=norms if sites else None, on_attention=attentions)
-        if outputs is not None:
-            outputs.append(answer)
-    if not attentions.distances:
+    norm_maps, attention_maps = NormMaps(chosen), AttentionMaps(classifies_by_token(unwrapped(model)))
+    left_out: dict[str, str] = {}
+
+    def look(images: Tensor, on_norm: NormMaps | NormRecorder, on_attention: AttentionMaps | AttentionRecorder) -> Any:
+        norm = on_norm if sites else None
+        return observe(model, images, on_norm=norm, on_attention=on_attention, on_left_out=left_out.__setitem__)
+
+    look(shown, norm_maps, attention_maps)
+    answers = [look(images, norms, attentions) for images in batches]
+    if not answers:
         raise ValueError("there are no images to look at")
-    norm_maps, attention_maps = NormMaps(chosen), AttentionMaps()
-    observe(model, shown, on_norm=norm_maps if sites else None, on_attention=attention_maps)
-    found: dict[str, dict[str, Any]] = {
-        "attention_distance": attentions.attention_distance(),
-        "attention_maps": attention_maps.attention_maps(),
-    }
-    if not sites:
+    if outputs is not None:
+        outputs += answers
+
+    found: dict[str, dict[str, Any]] = {"attention_maps": attention_maps.attention_maps()}
+    known = set(attention_paths(model))
+    if distance := attentions.attention_distance():
+        found["attention_distance"] = {**distance, "left_out": [path for path in left_out if path in known]}
+    if not norms.seen:
         return found
+    without = {"left_out": [path for path in left_out if path not in known]}
     with_grid = {path: (seen.norm, seen.grid) for path, seen in norms.seen.items()}
-    found |= {
-        "magnitudes": {"layers": norms.magnitudes(), "maps": norm_maps.maps},
-        "mean_variation": {"layers": norms.mean_variation()},
-        "directions": {"layers": norm_maps.directions},
-    }
+    found["magnitudes"] = {"layers": norms.magnitudes(), "maps": norm_maps.maps, **without}
+    found["mean_variation"] = {"layers": norms.mean_variation(), **without}
+    if norm_maps.directions:
+        found["directions"] = {"layers": norm_maps.directions}
     if any(isinstance(norm, DynamicTokenNorm) for norm, _ in with_grid.values()):
         found["dtn_nature"] = {"layers": natures(with_grid, {path: seen.site for path, seen in norms.seen.items()})}
     if learned := positions(with_grid, start, token):

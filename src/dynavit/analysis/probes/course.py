@@ -23,6 +23,10 @@ MAP_MAKERS = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 MOST_IN_FRONT = 8  # class, distillation and register tokens
 
 
+class UnknownPlace(ValueError):
+    """Nobody says where these tokens lie."""
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """A module at work."""
@@ -85,7 +89,7 @@ class Course:
         )
         if found is None:
             tried = ", ".join(map(spelled, dict.fromkeys(seen))) or "none were seen"
-            raise ValueError(
+            raise UnknownPlace(
                 f"{path}: {tokens} tokens lie on no known grid. Tried were the grids and feature maps of this pass ({tried}) "
                 f"with 0 to {MOST_IN_FRONT} tokens in front, their halves, and a rectangle shaped like the image"
             )
@@ -102,7 +106,7 @@ class Course:
             if found is not None:
                 return found
         if windows != 1:
-            raise ValueError(
+            raise UnknownPlace(
                 f"{call.path}: it attends to {windows} groups of {keys} tokens in each image, and no block around it has the "
                 "`window_size` and the (batch, rows, cols, channels) input that tell where these lie"
             )
@@ -133,7 +137,7 @@ class Course:
                 if inside and math.prod(made.after) + front == keys:
                     nowhere = torch.full((front, 2), torch.nan)
                     return torch.cat([nowhere, of_cells(made.maker, grid, made.after)])
-        raise ValueError(
+        raise UnknownPlace(
             f"{call.path}: {math.prod(grid) + prefix} tokens on {spelled(grid)} ask {keys} keys, and no convolution or pooling "
             "inside the attention makes that many"
         )

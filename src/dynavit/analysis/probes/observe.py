@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from ...convert.sites import heads_of
 from .calls import AttentionCall, NormCall
-from .course import Call, Course
+from .course import Call, Course, UnknownPlace
 from .sites import NormSite, attentions, bare, norm_sites, unwrapped
 from .weights import SeeWeights
+
+NO_SOFTMAX = "it made no softmax over its tokens that could be read"
 
 
 def observe(
@@ -25,12 +27,16 @@ def observe(
     *,
     on_norm: Callable[[NormCall], None] | None = None,
     on_attention: Callable[[AttentionCall], None] | None = None,
+    on_left_out: Callable[[str, str], None] | None = None,
 ) -> Any:
     """The output of the model for images (b, c, height, width), in evaluation mode without gradients.
 
     `on_norm` is called for each call of a norm in a block, `on_attention` for each softmax of an attention, in the order of the
     pass. Nothing is kept: a callback stores what it wants. Of a wrapped model the inside runs, uncompiled, in this process
     alone.
+
+    A norm or attention whose tokens lie nowhere known is an error; with `on_left_out`, which hears its path and the reason,
+    only that one is left out. It also hears of attentions that made no weights between tokens.
 
     Tokens are taken to lie row-major behind their prefix tokens (Hiera's do not). Left out are attention without a softmax over
     keys, attention over channels, and pooled queries, unless the attention has a `stride`. What a model does to weights after
@@ -46,7 +52,8 @@ def observe(
         raise ValueError(f"observe: the model has no norm in a block beside an attention. {_classes(model)}")
     if on_attention is not None and not watched:
         raise ValueError(f"observe: the model has no attention. {_classes(model)}")
-    course, attended = Course(images), False
+    course, seen = Course(images), set[nn.Module]()
+    problems: dict[str, str] = {}
 
     def entered(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -56,18 +63,30 @@ def observe(
 
     def left(module: nn.Module, args: Any, output: Any) -> None:
         if on_norm is not None and module in sites:
-            call = _norm_call(course, sites[module], output)
-            if call is not None:
-                on_norm(call)
+            with leaving_out(sites[module].path):
+                call = _norm_call(course, sites[module], output)
+                if call is not None:
+                    on_norm(call)
         course.leave(output)
 
     def attend(weights: Tensor) -> None:
-        nonlocal attended
         call = next((call for call in reversed(course.running) if call.module in watched), None)
-        found = None if call is None else _attention_call(course, call, weights)
-        if found is not None and on_attention is not None:
-            attended = True
-            on_attention(found)
+        if call is None or on_attention is None:
+            return
+        with leaving_out(call.path):
+            found = _attention_call(course, call, weights)
+            if found is not None:
+                seen.add(call.module)
+                on_attention(found)
+
+    @contextmanager
+    def leaving_out(path: str) -> Iterator[None]:
+        try:
+            yield
+        except UnknownPlace as error:
+            if on_left_out is None:
+                raise
+            problems[path] = str(error)
 
     with ExitStack() as stack:
         stack.enter_context(_left_as_it_was(model, images))
@@ -78,8 +97,13 @@ def observe(
         if on_attention is not None:
             stack.enter_context(SeeWeights(attend))
         output = model(images)
-    if on_attention is not None and not attended:
-        raise ValueError(f"observe: no attention of the model made a softmax over tokens. {_classes(model)}")
+    if on_attention is not None and not seen:
+        why = next(iter(problems.values()), _classes(model))
+        raise ValueError(f"observe: no attention of the model made a softmax over tokens. {why}")
+    if on_left_out is not None:
+        silent = {bare(path): NO_SOFTMAX for path, module in attentions(model).items() if module in watched - seen}
+        for path, why in {**silent, **problems}.items():
+            on_left_out(path, why)
     return output
 
 
@@ -107,7 +131,7 @@ def _norm_call(course: Course, site: NormSite, after: Tensor) -> NormCall | None
     images = len(course.images)
     if before is None or len(before) != images:
         got = "no tokens" if before is None else f"tokens of shape {tuple(before.shape)}"
-        raise ValueError(f"{site.path}: got {got} in a pass of {images} images; tokens are (images, tokens, channels)")
+        raise UnknownPlace(f"{site.path}: got {got} in a pass of {images} images; tokens are (images, tokens, channels)")
     if before.dim() == 4:
         if site.channels_first:
             before, after = before.permute(0, 2, 3, 1), after.permute(0, 2, 3, 1)
