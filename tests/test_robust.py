@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dynavit
-from data.image_files import write_image
+from data.image_files import write_folder, write_image
 from dynavit import evaluate_robust
 from dynavit.analysis.corruption_error import ALEXNET
 from dynavit.data.config import DataConfig
@@ -19,7 +19,7 @@ from dynavit.data.corruptions import corrupt
 from dynavit.data.digits import open_digits
 from dynavit.data.imagenet import imagenet_classes
 from dynavit.data.imagenet_variants import variant_ids
-from dynavit.engine.checkpoint import checkpoint_step
+from dynavit.engine.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from dynavit.engine.evaluate import evaluate
 from dynavit.engine.progress import Silent
 from dynavit.model_files import ModelCard
@@ -128,7 +128,7 @@ def test_an_interruption_loses_nothing_that_was_finished(run, passes, monkeypatc
     assert passes == [("fog", 1), ("fog", 4)]
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"limit": 50}, {"split": "val"}, {"limit": None}])
+@pytest.mark.parametrize("change", [{"limit": 50}, {"split": "val"}, {"limit": None}])
 def test_other_images_are_measured_anew(run, passes, change):
     evaluate_robust(run, **FEW)
     passes.clear()
@@ -139,15 +139,109 @@ def test_other_images_are_measured_anew(run, passes, change):
     assert passes == [], "the earlier ones are kept too"
 
 
-def test_other_weights_are_measured_anew(run, passes):
+def test_another_seed_leaves_clean_images_as_they_are(run, passes):
+    evaluate_robust(run, **FEW)
+    passes.clear()
+    evaluate_robust(run, **FEW, seed=1)
+    assert len(passes) == 4 and ("clean", 0) not in passes
+
+
+def test_other_weights_of_the_same_step_are_measured_anew(run, passes):
     before = evaluate_robust(run, **FEW)["corruptions"]
     passes.clear()
     shutil.rmtree(run / "checkpoints/last")
-    write_weights(run, ModelCard.read(run).model, seed=1, step=2)
-    assert checkpoint_step(run / "checkpoints/last") == 2
+    write_weights(run, ModelCard.read(run).model, seed=1)
     after = evaluate_robust(run, **FEW)["corruptions"]
     assert len(passes) == 5
     assert after["errors"] != before["errors"]
+
+
+def test_averaged_weights_and_the_best_checkpoint_are_others(run, passes):
+    """The checkpoint decides which weights are the usual ones: this configuration says nothing of an average."""
+    last, ones = run / "checkpoints/last", read_checkpoint(run / "checkpoints/last").model
+    shutil.rmtree(last)
+    write_weights(run, ModelCard.read(run).model, seed=1)
+    others = read_checkpoint(last).model
+    shutil.move(last, run / "checkpoints/best")
+    write_checkpoint(last, Snapshot(others, ones, {"step": 1}))
+    usual = evaluate_robust(run, **FEW)["corruptions"]
+    assert usual["conditions"]["model"]["weights"] == "ema"
+    assert usual["errors"]["fog"][1] == pytest.approx(direct_error(run, "fog", 4))
+    passes.clear()
+    assert evaluate_robust(run, **FEW, weights="ema")["corruptions"] == usual
+    assert passes == []
+    trained = evaluate_robust(run, **FEW, weights="model")["corruptions"]
+    assert len(passes) == 5 and trained["errors"] != usual["errors"]
+    passes.clear()
+    best = evaluate_robust(run, **FEW, checkpoint="best")["corruptions"]
+    assert len(passes) == 5 and best["errors"] == trained["errors"]
+
+
+@pytest.fixture
+def animals(tmp_path):
+    """Folders of images and a run that was made with them."""
+    folder = write_folder(tmp_path / "animals", {"val": {"cat": 3, "dog": 2}, "test": {"cat": 2, "dog": 3}})
+    run = random_run(tmp_path / "pets", data="folder", data_dir=folder, classes=["cat", "dog"], side=32, channels=3)
+    return folder, run
+
+
+FOG = {"corruptions": ["fog"], "severities": [1, 4]}
+
+
+def test_other_files_with_the_same_labels_are_measured_anew(animals, passes, tmp_path):
+    folder, run = animals
+    evaluate_robust(run, **FOG)
+    elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")
+    passes.clear()
+    evaluate_robust(run, **FOG, data_dir=elsewhere)
+    assert passes == [], "the same files in another place"
+    write_image(elsewhere / "test/dog/1.png", 99)
+    evaluate_robust(run, **FOG, data_dir=elsewhere)
+    assert len(passes) == 3
+
+
+def test_broken_images_are_told_and_measured_once_repaired(animals):
+    folder, run = animals
+    file = folder / "test/dog/1.png"
+    content = file.read_bytes()
+    file.write_bytes(b"no image")
+    note = "images that cannot be read do not count, up to 1 in each pass"
+    for _ in range(2):  # measured, and read
+        broken = evaluate_robust(run, **FOG)["corruptions"]
+        assert (broken["broken"], note in broken["notes"]) == (1, True)
+    file.write_bytes(content)
+    whole = evaluate_robust(run, **FOG)["corruptions"]
+    assert (whole["broken"], note in whole["notes"]) == (0, False)
+
+
+def test_exact_corruptions_are_others(animals, passes):
+    _, run = animals
+    evaluate_robust(run, **FOG)
+    passes.clear()
+    evaluate_robust(run, **FOG, exact=True)
+    assert passes == [("fog", 1), ("fog", 4)]
+
+
+def test_what_exact_corruptions_cannot_do_is_found_before_the_work(run, passes, animals, monkeypatch):
+    with pytest.raises(ValueError, match=r"exact corruptions take colour images of 32 px and more, these are \(1, 8, 8\)"):
+        evaluate_robust(run, **FEW, exact=True)
+    monkeypatch.setitem(sys.modules, "imagecorruptions", None)
+    with pytest.raises(ValueError, match="exact corruptions need a package that is missing"):
+        evaluate_robust(animals[1], **FOG, exact=True)
+    assert passes == []
+
+
+def test_two_evaluations_at_once_lose_nothing(run, passes):
+    class Meanwhile(Silent):
+        def step(self, done):
+            if done == 2:  # after fog at severity 1
+                evaluate_robust(run, corruptions=["fog"], severities=[2, 4], limit=90)
+
+    result = evaluate_robust(run, **{**FEW, "corruptions": ["fog"]}, progress=Meanwhile())["corruptions"]
+    assert result["severities"] == [1, 4] and result == read_robust(run)
+    passes.clear()
+    evaluate_robust(run, corruptions=["fog"], severities=[1, 2, 4], limit=90)
+    assert passes == []
 
 
 def test_a_limit_beyond_the_split_is_the_whole_split(run, passes):
@@ -164,7 +258,7 @@ def test_a_run_is_as_robust_as_itself(run):
     result = evaluate_robust(run, **FEW, baseline=run)["corruptions"]
     assert result["mce"] == 100
     assert set(result["ce"].values()) == {100}
-    assert result["notes"] == ["mCE is over 2 of 15 corruptions"]
+    assert result["notes"][-1] == "mCE is over 2 of 15 corruptions"
 
 
 def test_a_baseline_is_measured_where_that_is_missing(run, passes, tmp_path):
@@ -179,6 +273,8 @@ def test_a_baseline_is_measured_where_that_is_missing(run, passes, tmp_path):
     assert result["mce"] == pytest.approx(sum(ce.values()) / 2)
     assert result["baseline"]["name"] == "other" and flat(result["baseline"]["errors"]) == pytest.approx(flat(its))
     assert read_robust(other)["errors"].keys() == {"fog"}, "its own summary stays as it was"
+    evaluate_robust(run, **{**FEW, "limit": 40}, baseline=other)
+    assert read_robust(other)["conditions"]["images"]["samples"] == 90, "also if it was of other images"
 
 
 def test_a_baseline_gets_a_summary_if_it_has_none(run, tmp_path):
@@ -194,6 +290,40 @@ def test_a_wrong_baseline_is_found_before_the_work(run, passes, tmp_path):
     with pytest.raises(ValueError, match="AlexNet's published errors are for the classes of ImageNet"):
         evaluate_robust(run, **FEW, baseline="alexnet")
     assert passes == []
+
+
+def test_a_baseline_that_cannot_be_compared(animals, passes, tmp_path):
+    folder, run = animals
+    made = {"data": "folder", "data_dir": folder, "channels": 3}
+    large = random_run(tmp_path / "large", classes=["cat", "dog"], side=96, **made)
+    with pytest.raises(ValueError, match="large takes images of 96 × 96 px, which are corrupted by the table for large images"):
+        evaluate_robust(run, **FOG, baseline=large)
+    turned = random_run(tmp_path / "turned", classes=["dog", "cat"], side=32, **made)
+    with pytest.raises(ValueError, match="folder has the classes of .*turned in another order"):
+        evaluate_robust(run, **FOG, baseline=turned)
+    cars = random_run(tmp_path / "cars", classes=["car", "lorry"], side=32, **made)
+    with pytest.raises(ValueError, match="cars tells other classes apart, car, lorry instead of cat, dog"):
+        evaluate_robust(run, **FOG, baseline=cars)
+    assert passes == []
+
+
+def test_what_to_know_about_a_baseline(animals, tmp_path):
+    folder, run = animals
+    other = random_run(tmp_path / "o", data="folder", data_dir=folder, classes=["cat", "dog"], side=48, channels=3)
+    result = evaluate_robust(run, **FOG, baseline=other, weights="model")["corruptions"]
+    assert result["notes"][:2] == [
+        "the baseline takes images of 48 × 48 px instead of 32 × 32 px",
+        "the baseline is asked with its usual weights; --weights is for the run alone",
+    ]
+
+
+def test_an_average_that_the_baseline_lacks_is_not_asked_of_it(run, tmp_path):
+    other = random_run(tmp_path / "other")
+    last = run / "checkpoints/last"
+    weights = read_checkpoint(last).model
+    shutil.rmtree(last)
+    write_checkpoint(last, Snapshot(weights, weights, {"step": 1}))
+    assert evaluate_robust(run, **FEW, baseline=other, weights="ema")["corruptions"]["mce"] == 100, "the same weights"
 
 
 @pytest.mark.parametrize(
@@ -271,6 +401,51 @@ def test_only_the_200_classes_can_be_chosen(imagenet, tmp_path, monkeypatch, var
     assert evaluate_robust(run, **{variant: tmp_path / variant}) == result
 
 
+def test_shuffled_classes_are_matched_by_their_ids(imagenet, tmp_path):
+    """All folders hold the same picture, three times in the favourite's, which is what every picture is taken for."""
+    root, _ = imagenet
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0)).tolist()
+    known = imagenet_classes()[0]
+    ids = [known[i] for i in order]
+    favourite = variant_ids("imagenet_r")[7]
+    run = random_run(tmp_path / "run", classes=ids, data="folder", side=32, channels=3, favourite=ids.index(favourite))
+    for id in variant_ids("imagenet_r"):
+        link(root / "one.png", tmp_path / "r" / id)
+    for more in ("1.JPEG", "2.JPEG"):
+        os.link(root / "one.png", tmp_path / "r" / favourite / more)
+    found = evaluate_robust(run, imagenet_r=tmp_path / "r")["imagenet_r"]
+    assert (found["samples"], found["top1"], found["notes"]) == (202, 3 / 202, [])
+    (tmp_path / "r" / favourite / "2.JPEG").unlink()
+    os.link(root / "one.png", tmp_path / "r" / favourite / "3.JPEG")
+    again = evaluate_robust(run, imagenet_r=tmp_path / "r")["imagenet_r"]
+    assert again["conditions"] != found["conditions"], "as many images with the same labels, but another file"
+
+
+def test_a_guess_about_classes_is_stored(imagenet, tmp_path):
+    root, _ = imagenet
+    names = [f"class {i}" for i in range(1000)]
+    run = random_run(tmp_path / "run", classes=names, data="folder", side=32, channels=3, favourite=0)
+    for id in imagenet_classes()[0]:
+        link(root / "one.png", tmp_path / "c/fog/1" / id)
+    result = evaluate_robust(run, corruptions=["fog"], severities=[1], imagenet_c=tmp_path / "c", limit=4)["imagenet_c"]
+    assert result["errors"] == {"fog": [0.75]}
+    assert "the 1000 classes have other names than ImageNet's and are taken in its order" in result["notes"]
+    assert read_robust(run, "imagenet_c") == result
+
+
+def test_clean_images_beside_imagenet_c_are_known_by_their_split(tmp_path):
+    ids = imagenet_classes()[0][3:5]
+    folder = write_folder(tmp_path / "own", {"val": dict(zip(ids, (3, 1), strict=True)), "test": dict.fromkeys(ids, 1)})
+    made = {"data": "folder", "data_dir": folder, "side": 32, "channels": 3, "favourite": 0}
+    run = random_run(tmp_path / "run", classes=ids, **made)
+    for number, id in enumerate(ids):
+        write_image(tmp_path / "c/fog/1" / id / "0.png", number, (32, 32))
+    options = {"corruptions": ["fog"], "severities": [1], "imagenet_c": tmp_path / "c"}
+    found = [evaluate_robust(run, **options, split=split)["imagenet_c"] for split in ("val", "test")]
+    assert [result["clean_error"] for result in found] == [0.25, 0.5]
+    assert found[0]["conditions"]["images"] == found[1]["conditions"]["images"]
+
+
 def test_files_of_imagenet_c(tmp_path):
     ids = imagenet_classes()[0][3:5]
     run = random_run(tmp_path / "run", data="folder", classes=ids, side=32, channels=3)
@@ -330,4 +505,5 @@ def test_torchrun_gives_the_same(run, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert read_robust(run) == alone["corruptions"]
-    assert len(list((run / "eval/robust").iterdir())) == 2, "one key, one summary"
+    assert len(list((run / "eval/robust").iterdir())) == 3, "one key for clean images, one for corrupted ones, one summary"
+    assert done.stdout.count("written to") == 1, "one process is enough to tell"

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +15,12 @@ from .assemble import prepared_as
 from .common.files import write_json
 from .data.config import DataConfig
 from .data.corrupted_loader import CorruptedLoader
+from .data.corruption_exact import check_exact
 from .data.corruption_severities import SMALL_SIDE
 from .data.dataset import DataSet
+from .data.fingerprint import fingerprint
 from .data.imagenet_variants import open_imagenet_c
-from .engine.checkpoint import checkpoint_step
+from .engine.checkpoint import EMA, MANIFEST, MODEL
 from .engine.contract import Loader
 from .engine.evaluate import evaluate
 from .model_files import ModelCard
@@ -60,11 +62,19 @@ class Question:
             device=self.device,
         )
 
-    def weights_of(self, opened: OpenedRun) -> dict[str, Any]:
-        """Which weights are asked: those of another step are another model."""
-        usual = "ema" if opened.config.ema.decay else "model"
-        step = checkpoint_step(self.run / "checkpoints" / self.checkpoint)
-        return {"checkpoint": self.checkpoint, "weights": self.weights or usual, "step": step}
+    def which_weights(self) -> dict[str, Any]:
+        """Those that are asked, with the checksum of their file. By default `load` takes averaged ones, if there are any."""
+        manifest = json.loads((self.run / "checkpoints" / self.checkpoint / MANIFEST).read_text())
+        weights = self.weights or ("ema" if EMA in manifest["files"] else "model")
+        checksum = manifest["files"][EMA if weights == "ema" else MODEL]["sha256"]
+        return {"checkpoint": self.checkpoint, "weights": weights, "step": manifest["step"], "sha256": checksum}
+
+
+class Found(NamedTuple):
+    """The error at one severity, and how many images could not be read and do not count."""
+
+    error: float
+    broken: int
 
 
 class Subject:
@@ -77,31 +87,40 @@ class Subject:
             self.opened = question.open()
             self.split = question.split or self.opened.final_split
             self.opened, self.numbers = limited(self.opened, self.split, question.limit)
+            _check_order(self.opened)
         except (ValueError, OSError) as error:
             if question.imagenet_c is None:
                 raise
             # The folder is enough to go on; should it be the model that cannot be opened, this fails again.
             self.opened = question.open(_no_images(question.run))
             self.why_no_clean_images = str(error)
-        self.conditions = {"model": question.weights_of(self.opened), "images": self._images()}
-        key = hashlib.sha256(json.dumps(self.conditions, sort_keys=True).encode()).hexdigest()[:10]
-        self.directory = question.run / DIRECTORY / f"{self.conditions['images']['data'].replace('/', '_')}-{key}"
+        if question.exact:
+            check_exact(self.opened.data.channels, *self.opened.data.image_size)
+        clean = None if self.why_no_clean_images else self._clean_images()
+        self.conditions: dict[str, Any] = {
+            "model": question.which_weights(),
+            "images": self._corrupted_images(clean),
+            "clean": clean,
+        }
 
-    def _images(self) -> dict[str, Any]:
-        question, data = self.question, self.opened.data
-        size = {"image_size": list(data.image_size)}
-        if question.imagenet_c is not None:
-            return {"data": "imagenet_c", "folder": str(question.imagenet_c.resolve()), "limit": question.limit, **size}
+    def _clean_images(self) -> dict[str, Any]:
+        data = self.opened.data
         return {
             "data": data.name,
             "split": self.split,
-            "labels": digest(data.splits[self.split].labels),  # of these images in this order, wherever they lie
+            "fingerprint": fingerprint_of(self.opened, self.split),
             "samples": len(data.splits[self.split]),
-            **size,
-            "table": "small" if min(data.image_size) <= SMALL_SIDE and not question.exact else "large",
-            "seed": question.seed,
-            "exact": question.exact,
+            "image_size": list(data.image_size),
         }
+
+    def _corrupted_images(self, clean: dict[str, Any] | None) -> dict[str, Any]:
+        question, size = self.question, list(self.opened.data.image_size)
+        if question.imagenet_c is not None:
+            folder = str(question.imagenet_c.resolve())
+            return {"data": "imagenet_c", "folder": folder, "limit": question.limit, "image_size": size}
+        assert clean is not None, "they are what is corrupted"
+        table = "small" if min(size) <= SMALL_SIDE and not question.exact else "large"
+        return {**clean, "table": table, "seed": question.seed, "exact": question.exact}
 
     @cached_property
     def task(self) -> Classification | EarlyExit:
@@ -128,24 +147,40 @@ class Subject:
         opened = replace(opened, data=prepared_as(data, opened.card.preprocess, opened.path))
         return limited(opened, "test", question.limit)[0].loader("test", question.batch_size)
 
-    def measured(self, name: str) -> dict[int, float]:
-        """Severity to error, as far as it is known."""
-        file = self.directory / f"{name}.json"
-        found = json.loads(file.read_text())["errors"] if file.is_file() else {}
-        return {int(severity): error for severity, error in found.items()}
+    def known(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Found]:
+        """(corruption, severity) to what was found before. All processes go by the files that the first one sees."""
+        files = [(name, severity, self._file(name, severity)) for name, severity in wanted]
+        stored = [(name, severity, json.loads(file.read_text())) for name, severity, file in files if file.is_file()]
+        seen = [(name, severity, content["error"], content["broken"]) for name, severity, content in stored]
+        first = json.loads(self.opened.processes.join([json.dumps(seen)])[0])
+        return {(name, severity): Found(error, broken) for name, severity, error, broken in first}
 
-    def measure(self, name: str, severities: Sequence[int], tick: Callable[[], None], note: Callable[[str], None]) -> None:
-        """Fill in what is missing at these severities, and write it down at once."""
-        errors = self.measured(name)
+    def measure(
+        self, name: str, severities: Sequence[int], tick: Callable[[], None], note: Callable[[str], None]
+    ) -> dict[int, Found]:
+        """At these severities, each written down at once."""
+        measured = {}
         for severity in severities:
             # Images that cannot be read are the same for every corruption that is computed, so they are told once.
             told = note if severity == 0 or self.question.imagenet_c is not None else None
             results = evaluate(self.task, self.loader(name, severity), self.opened.processes, told)
-            errors[severity] = 1 - results["top1"]
+            measured[severity] = found = Found(1 - results["top1"], results.get("broken", 0))
             if self.opened.processes.is_main:
-                known = {str(each): errors[each] for each in sorted(errors)}
-                write_json(self.directory / f"{name}.json", {"corruption": name, **self.conditions, "errors": known})
+                about = {"corruption": name, "severity": severity, **self._asked(severity)}
+                write_json(self._file(name, severity), about | found._asdict())
             tick()
+        return measured
+
+    def _asked(self, severity: int) -> dict[str, Any]:
+        """All that an error depends on, apart from corruption and severity."""
+        return {"model": self.conditions["model"], "images": self.conditions["images" if severity else "clean"]}
+
+    def _file(self, name: str, severity: int) -> Path:
+        """One for each error, so that two evaluations at once do not overwrite what the other has found."""
+        asked = self._asked(severity)
+        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:10]
+        data = asked["images"]["data"].replace("/", "_")
+        return self.question.run / DIRECTORY / f"{data}-{key}" / f"{name}-{severity}.json"
 
 
 def limited(opened: OpenedRun, split: str, limit: int | None) -> tuple[OpenedRun, Tensor]:
@@ -165,5 +200,12 @@ def _no_images(run: Path) -> DataSet:
     return DataSet("imagenet_c", {}, card.classes, (1, 1), channels, channels)
 
 
-def digest(labels: Tensor) -> str:
-    return hashlib.sha256(labels.numpy().tobytes()).hexdigest()[:10]
+def _check_order(opened: OpenedRun) -> None:
+    data, classes = opened.data, opened.card.classes
+    if data.classes != classes and sorted(data.classes) == sorted(classes):
+        raise ValueError(f"{data.name} has the classes of {opened.path} in another order, so every error would be wrong")
+
+
+def fingerprint_of(opened: OpenedRun, split: str) -> str:
+    """The first process's: on another machine, times of files may be others."""
+    return opened.processes.join([fingerprint(opened.data.splits[split])])[0]

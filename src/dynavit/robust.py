@@ -1,7 +1,8 @@
 """How a trained model stands corrupted images, and real collections of odd ones.
 
-RUN/eval/robust/<data>-<key>/<corruption>.json    errors at each severity, written as they are measured and not measured again;
-                                                  the key stands for everything they depend on
+RUN/eval/robust/<data>-<key>/<corruption>-<severity>.json
+                                                  one error, written when it is measured and not measured again; the key stands
+                                                  for everything it depends on
 RUN/eval/robust/corruptions.json                  the last evaluation summed up: means, the gap to clean images, mCE
 RUN/eval/robust/imagenet_c.json                   the same with the files of ImageNet-C
 RUN/eval/robust/imagenet_r.json, imagenet_a.json  accuracy among the 200 classes of these
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 from .analysis.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
 from .common.files import write_json
 from .common.registry import nearest_match_error
-from .corrupted_run import DIRECTORY, Question, Subject, digest, limited
+from .corrupted_run import DIRECTORY, Found, Question, Subject, fingerprint_of, limited
 from .data.config import DataConfig
 from .data.corruptions import CORRUPTIONS, SEVERITIES
+from .data.folder import some
 from .data.imagenet_variants import class_numbers, corruption_folders, is_imagenet, open_variant
 from .engine.evaluate import evaluate
 from .engine.progress import Silent
@@ -145,11 +147,13 @@ def _corruptions(
 ) -> dict[str, Any]:
     if question.imagenet_c is not None:
         corruption_folders(question.imagenet_c, names, severities)  # what is missing is told before hours of work
-        if note := class_numbers(ModelCard.read(question.run).classes)[1]:
-            progress.note(note)
     subject = Subject(question)
     against, notes = _choose_baseline(subject, severities, baseline)
-    other = Subject(_same_images(subject, against)) if isinstance(against, Path) else None
+    other = None
+    if isinstance(against, Path):
+        other = Subject(_same_images(subject, against))
+        notes += _compare_subjects(subject, other)
+    notes += _about_classes(subject)
     if subject.why_no_clean_images is not None:
         notes.append(f"the error on clean images is not known: {subject.why_no_clean_images}")
     measured = _measure_all(subject, names, severities, processes, progress)
@@ -158,8 +162,7 @@ def _corruptions(
         progress.note(f"the baseline: {other.question.run}")
         found = _measure_all(other, names, severities, processes, progress)
         compared = {"name": other.question.run.resolve().name, **found}
-        stored = read_robust(other.question.run, _kind(question))
-        if stored is None or stored["conditions"] != other.conditions:
+        if read_robust(other.question.run, _kind(question)) is None:
             _write(other, _summary(other, found, None, []))
     elif against == ALEXNET_NAME:
         compared = {"name": "AlexNet", "clean_error": ALEXNET_CLEAN, "errors": {name: list(ALEXNET[name]) for name in names}}
@@ -199,6 +202,7 @@ def _same_images(subject: Subject, run: Path) -> Question:
     return replace(
         question,
         run=run,
+        weights=None,
         split=None if subject.why_no_clean_images else subject.split,
         data_name=question.data_name or config.data,
         data_dir=question.data_dir or (config.data_dir if own else None),
@@ -206,12 +210,50 @@ def _same_images(subject: Subject, run: Path) -> Question:
     )
 
 
+def _compare_subjects(subject: Subject, baseline: Subject) -> list[str]:
+    """What the user should know about this baseline; ValueError if their errors cannot be compared."""
+    run, (mine, its) = baseline.opened.path, (each.opened.card.classes for each in (subject, baseline))
+    if set(mine) != set(its) and not (is_imagenet(mine) and is_imagenet(its)):
+        raise ValueError(
+            f"the baseline {run} tells other classes apart, {some(its, 3)} instead of {some(mine, 3)}; choose a baseline with "
+            "the same classes"
+        )
+    here, there = (each.conditions["images"] for each in (subject, baseline))
+    sizes = [" × ".join(map(str, images["image_size"])) for images in (here, there)]
+    if here.get("table") != there.get("table"):
+        raise ValueError(
+            f"the baseline {run} takes images of {sizes[1]} px, which are corrupted by the table for {there['table']} images, "
+            f"and those of {sizes[0]} px by the other: errors cannot be compared; choose a baseline of about the same size"
+        )
+    notes = []
+    if sizes[0] != sizes[1]:
+        notes.append(f"the baseline takes images of {sizes[1]} px instead of {sizes[0]} px")
+    if subject.question.weights is not None:
+        notes.append("the baseline is asked with its usual weights; --weights is for the run alone")
+    return notes
+
+
+def _about_classes(subject: Subject) -> list[str]:
+    """Where classes are matched by their order alone."""
+    notes, classes, data = [], subject.opened.card.classes, subject.opened.data
+    if subject.question.imagenet_c is not None and (note := class_numbers(classes)[1]):
+        notes.append(note)
+    if data.classes != classes:
+        notes.append(f"the classes of {data.name} have other names than in training, and are taken in their order")
+    return notes
+
+
 def _summary(
     subject: Subject, measured: dict[str, Any], baseline: dict[str, Any] | None, notes: Sequence[str]
 ) -> dict[str, Any]:
     found = summarise(measured["errors"], measured["clean_error"], baseline)
     about = {"kind": _kind(subject.question), "conditions": subject.conditions}
-    return about | measured | found | {"baseline": baseline, "notes": [*notes, *found["notes"]]}
+    all_notes = [*notes, *_about_broken(measured["broken"]), *found["notes"]]
+    return about | measured | found | {"baseline": baseline, "notes": all_notes}
+
+
+def _about_broken(images: int) -> list[str]:
+    return [f"images that cannot be read do not count, up to {images} in each pass"] if images else []
 
 
 def _kind(question: Question) -> str:
@@ -229,15 +271,16 @@ def _write(subject: Subject, result: dict[str, Any]) -> None:
 def _measure_all(
     subject: Subject, names: Sequence[str], severities: Sequence[int], processes: int, progress: Silent
 ) -> dict[str, Any]:
-    """{"severities", "clean_error", "errors"}: what is missing is measured, the rest is read."""
+    """{"severities", "clean_error", "errors", "broken"}: what is missing is measured, the rest is read. "broken" is how many
+    images could not be read, at the severity where they are most."""
     if processes > 1 and subject.opened.processes.world > 1:
         raise ValueError("torchrun has started several processes already, which share the images; leave --processes out")
     wanted = {CLEAN: [0]} if subject.why_no_clean_images is None else {}
     wanted |= {name: list(severities) for name in names}
-    missing = {name: [s for s in each if s not in subject.measured(name)] for name, each in wanted.items()}
+    known = subject.known((name, severity) for name, each in wanted.items() for severity in each)
+    missing = {name: [severity for severity in each if (name, severity) not in known] for name, each in wanted.items()}
     missing = {name: each for name, each in missing.items() if each}
-    total = sum(map(len, wanted.values()))
-    done = total - sum(map(len, missing.values()))
+    done, total = len(known), sum(map(len, wanted.values()))
     progress.begin(done, total)
 
     def tick() -> None:
@@ -245,9 +288,9 @@ def _measure_all(
         done += 1
         progress.step(done)
 
-    def finished(name: str, _: None = None) -> None:
-        errors = subject.measured(name)
-        progress.note(f"{name}: error {', '.join(f'{errors[s]:.1%}' for s in wanted[name] if s in errors)}")
+    def finished(name: str, measured: dict[int, Found]) -> None:
+        known.update({(name, severity): found for severity, found in measured.items()})
+        progress.note(f"{name}: error {', '.join(f'{known[name, severity].error:.1%}' for severity in wanted[name])}")
 
     try:
         if processes > 1 and len(missing) > 1:
@@ -256,26 +299,24 @@ def _measure_all(
             run_jobs(_measure_in_worker, jobs, min(processes, len(jobs)), heard=heard, finished=finished)
         else:
             for name, each in missing.items():
-                subject.measure(name, each, tick, progress.note)
-                subject.opened.processes.barrier()  # until the file is there for all of them
-                finished(name)
+                finished(name, subject.measure(name, each, tick, progress.note))
     finally:
         progress.end()
-    known = {name: subject.measured(name) for name in wanted}
     return {
         "severities": list(severities),
-        "clean_error": known[CLEAN][0] if CLEAN in known else None,
-        "errors": {name: [known[name][severity] for severity in severities] for name in names},
+        "clean_error": known[CLEAN, 0].error if CLEAN in wanted else None,
+        "errors": {name: [known[name, severity].error for severity in severities] for name in names},
+        "broken": max(found.broken for found in known.values()),
     }
 
 
 _subject: Subject | None = None  # of a worker, from its first corruption on
 
 
-def _measure_in_worker(question: Question, name: str, severities: Sequence[int]) -> None:
+def _measure_in_worker(question: Question, name: str, severities: Sequence[int]) -> dict[int, Found]:
     global _subject
     _subject = _subject or Subject(question)
-    _subject.measure(name, severities, lambda: say(None), say)
+    return _subject.measure(name, severities, lambda: say(None), say)
 
 
 # ---- ImageNet-R and ImageNet-A
@@ -297,29 +338,29 @@ class AmongClasses(nn.Module):
 
 def _variant(question: Question, variant: str, folder: Path, progress: Silent) -> dict[str, Any]:
     classes = ModelCard.read(question.run).classes
-    if note := class_numbers(classes)[1]:
-        progress.note(note)
+    note = class_numbers(classes)[1]
     data, chosen = open_variant(variant, folder, classes)
     opened, _ = limited(question.open(data), "test", question.limit)
     processes = opened.processes
     conditions = {
-        "model": question.weights_of(opened),
+        "model": question.which_weights(),
         "images": {
             "data": variant,
-            "labels": digest(opened.data.splits["test"].labels),
+            "folder": str(folder.resolve()),
+            "fingerprint": fingerprint_of(opened, "test"),
             "image_size": list(opened.data.image_size),
-            "limit": question.limit,
         },
     }
     stored = read_robust(question.run, variant)
-    processes.barrier()  # all have looked before one writes
-    if stored is not None and stored["conditions"] == conditions:
-        return stored
+    known = stored if stored is not None and stored["conditions"] == conditions else None
+    if not processes.any(known is None) and known is not None:  # all processes have looked before one of them writes
+        return known
     task = Classification(AmongClasses(opened.model, chosen, len(classes)).to(processes.device), len(classes))
     evaluator = task.evaluator()
     found = evaluate(task, opened.loader("test", question.batch_size), processes, progress.note, evaluator)
     result = {"kind": variant, "conditions": conditions, "samples": evaluator.samples, "classes": len(chosen)}
-    result |= {"error": 1 - found["top1"], "top1": found["top1"], "top5": found["top5"], "notes": [note] if note else []}
+    result |= {"error": 1 - found["top1"], "top1": found["top1"], "top5": found["top5"]}
+    result |= {"broken": found.get("broken", 0), "notes": [*([note] if note else []), *_about_broken(found.get("broken", 0))]}
     if processes.is_main:
         write_json(question.run / DIRECTORY / f"{variant}.json", result)
     return result

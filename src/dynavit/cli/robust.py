@@ -1,6 +1,7 @@
 """`dynavit eval RUN --robust`: what is printed."""
 
 import json as json_
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ def evaluate_robustness(run: Path, options: Mapping[str, Any], json: bool) -> No
 
     corruptions = options["corruptions"]
     names = None if corruptions is None else [name.strip() for name in corruptions.split(",") if name.strip()]
-    results = evaluate_robust(run, **{**options, "corruptions": names}, progress=choose_progress(quiet=json))
+    main = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes is enough to tell
+    results = evaluate_robust(run, **{**options, "corruptions": names}, progress=choose_progress(quiet=json or not main))
+    if not main:
+        return
     page = write_report(run)
     if json:
         print(json_.dumps(results))
