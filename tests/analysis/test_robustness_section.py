@@ -82,9 +82,10 @@ def test_unknown_clean_error(tmp_path):
 
 def test_other_collections(tmp_path):
     run = make_run(tmp_path / "dtn")
-    store(run, {"samples": 30000, "error": 0.7, "top5": 0.5}, "imagenet_r")
+    store(run, {"samples": 30000, "error": 0.7, "top5": 0.5, "notes": ["a guess"]}, "imagenet_r")
     (table,) = robustness_section(read_run(run)).blocks
     assert table.rows == [["ImageNet-R", "30000", "70.00", "50.00"]]
+    assert table.notes[1:] == ["A guess."]
 
 
 def test_it_is_no_evaluation_of_its_own(tmp_path):
@@ -142,17 +143,55 @@ def test_only_what_was_measured_alike_is_compared(comparison):
     store(comparison / "dtn-seed0", robust(0.1, samples=100))
     store(comparison / "dtn-seed1", robust(0.1))  # ln has no such seed
     rows, _, section = rows_of(comparison)
-    assert rows["dtn"]["mCE against ln, %"] == "–"
+    assert list(rows["dtn"].values()) == ["dtn", "0 of 3", "–", "–", "–", "–"]
     assert rows["ln"]["mCE against ln, %"] == "100.00"
-    assert any("Where mCE is missing" in note for note in blocks(section, Table)[0].notes)
+    assert any("Seeds that are missing" in note for note in blocks(section, Table)[0].notes)
 
 
-def test_corruptions_that_some_runs_lack_have_no_mean(comparison):
-    store(comparison / "ln-seed0", robust(0.1))
-    store(comparison / "ln-seed1", robust(0.1, corruptions=("fog",)))
+def test_all_numbers_of_a_row_are_of_the_same_seeds(comparison):
+    for seed in (0, 1, 2):
+        store(comparison / f"ln-seed{seed}", robust(0.1))
+    store(comparison / "dtn-seed0", robust(0.05))
+    store(comparison / "dtn-seed1", robust(0.3, samples=100))
+    store(comparison / "dtn-seed2", robust(0.3, severities=(1, 2)))
     rows, errors, _ = rows_of(comparison)
-    assert (errors["ln"]["weather: snow"], errors["ln"]["weather: fog"] != "–") == ("–", True)
-    assert rows["dtn"]["clean error, %"] == "–"
+    assert (rows["ln"]["seeds"], rows["dtn"]["seeds"]) == ("3", "1 of 3")
+    assert rows["dtn"]["corrupted error, %"] == "25.70"  # 0.1 + 0.05 * 3 + 0.001 * 7
+    assert errors["dtn"]["noise: gaussian noise"] == "25.0"
+
+
+def test_the_usual_way_of_measuring_counts(comparison):
+    store(comparison / "ln-seed0", robust(0.1, corruptions=("fog",)))
+    store(comparison / "ln-seed1", robust(0.1))
+    store(comparison / "ln-seed2", robust(0.1))
+    rows, errors, _ = rows_of(comparison)
+    assert rows["ln"]["seeds"] == "2 of 3"
+    assert len(errors["ln"]) == 15 and set(errors["dtn"].values()) == {"–"}
+
+
+def test_without_results_of_the_baseline_there_is_no_mce(comparison):
+    store(comparison / "dtn-seed0", robust(0.1))
+    rows, _, section = rows_of(comparison)
+    assert list(rows["dtn"]) == ["setting", "seeds", "clean error, %", "corrupted error, %", "gap, points"]
+    assert rows["dtn"]["clean error, %"] == "10.00"
+    assert blocks(section, Figures) == []
+    assert not any("mCE" in note for note in blocks(section, Table)[0].notes)
+
+
+def test_other_collections_in_a_comparison(comparison):
+    images = {"data": "imagenet_r", "folder": "r"}
+    for seed, error in enumerate((0.6, 0.7, 0.8)):
+        result = {"samples": 30000, "error": error, "top5": 0.5, "conditions": {"model": {"step": seed}, "images": images}}
+        store(comparison / f"ln-seed{seed}", result, "imagenet_r")
+        store(comparison / f"dtn-seed{seed}", robust(0.1) | {"kind": "imagenet_c"}, "imagenet_c")
+    section = robustness_comparison(read_comparison(comparison), {"ln": -1, "dtn": 0})
+    settings, errors, collections = blocks(section, Table)
+    assert (settings.label, errors.label) == (
+        "Robustness of each setting on ImageNet-C",
+        "Errors for each corruption on ImageNet-C",
+    )
+    assert settings.rows[1][:2] == ["dtn", "3"]
+    assert collections.rows == [["ImageNet-R", "ln", "3", "70.00 ± 5.77", "50.00 ± 0.00"]]
 
 
 def test_a_comparison_without_any(comparison):

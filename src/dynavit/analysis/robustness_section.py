@@ -1,6 +1,8 @@
 """What a page says about corrupted images, once `dynavit eval --robust` has measured errors."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .canvas import LOW, draw
@@ -8,9 +10,9 @@ from .cells import cell, grid, number
 from .corruption_error import summarise
 from .dots import DotRow, dots_figure
 from .page import Block, Facts, Figure, Figures, Section, Table, Text
-from .read import Comparison, Run, Setting
+from .read import Comparison, Run
 from .statistics import mean, standard_error
-from .table import NOTHING, accuracy_text, number_text
+from .table import NOTHING, accuracy_text, number_text, seeds_text
 from .words import SPLITS, percent
 
 if TYPE_CHECKING:
@@ -23,8 +25,11 @@ GROUPS = {
     "weather": ("snow", "frost", "fog", "brightness"),
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
+WHERE = {"corruptions": "", "imagenet_c": " on ImageNet-C"}
 COLLECTIONS = {"imagenet_r": "ImageNet-R", "imagenet_a": "ImageNet-A"}
-NOT_COMPARED = "Where mCE is missing, corruptions, severities or images are others than the baseline's."
+AMONG_200 = "Only the 200 classes of a collection can be chosen, as usual for these."
+MEANS = "Means over seeds, ± one standard error of the mean."
+Results = dict[str, dict[int, dict[str, Any]]]  # of each setting and seed
 
 
 # ---- One run
@@ -32,7 +37,7 @@ NOT_COMPARED = "Where mCE is missing, corruptions, severities or images are othe
 
 def robustness_section(run: Run) -> Section:
     blocks: list[Block] = []
-    for kind in ("corruptions", "imagenet_c"):
+    for kind in WHERE:
         if found := run.robust.get(kind):
             figure = _severity_figure(run.name, found)
             blocks += [Text(_how_measured(found)), _summary(found), Figures([figure]), _errors_table(found)]
@@ -42,8 +47,9 @@ def robustness_section(run: Run) -> Section:
         if kind in COLLECTIONS
     ]
     if rows:
-        note = "Only the 200 classes of a collection can be chosen, as usual for these."
-        blocks.append(Table("Other collections", ["collection", "images", "error, %", "top-5, %"], rows, notes=[note]))
+        told = [note for kind, found in run.robust.items() if kind in COLLECTIONS for note in found["notes"]]
+        notes = [AMONG_200, *(_sentence(note) for note in dict.fromkeys(told))]
+        blocks.append(Table("Other collections", ["collection", "images", "error, %", "top-5, %"], rows, notes=notes))
     return Section(TITLE, blocks)
 
 
@@ -107,80 +113,121 @@ def _sentence(note: str) -> str:
 
 def robustness_comparison(comparison: Comparison, series: Mapping[str, int]) -> Section:
     """Settings down, as in Table 6 of the DTN paper. `series` are the colours of the settings."""
-    if not any(run.robust.get("corruptions") for run in comparison.runs):
-        return Section(TITLE)
-    baseline = comparison.baseline
-    rows, dots, results = [], [], {}
+    blocks = [block for kind in WHERE for block in _compare_corruptions(comparison, kind, series)]
+    return Section(TITLE, [*blocks, *_compare_collections(comparison)])
+
+
+def _compare_corruptions(comparison: Comparison, kind: str, series: Mapping[str, int]) -> list[Block]:
+    results = _comparable(comparison, kind)
+    if not any(results.values()):
+        return []
+    baseline = comparison.baseline.name if comparison.baseline and results[comparison.baseline.name] else None
+    rows, dots = [], []
     for setting in comparison.settings:
-        found = _by_seed(setting)
-        scores = list(_mean_corruption_errors(found, _by_seed(baseline)).values()) if baseline else []
-        results[setting.name] = list(found.values())
-        rows.append([setting.name, str(len(found)), _percents_text(scores), *_overall(results[setting.name])])
+        found = results[setting.name]
+        scores = _mean_corruption_errors(found, results[baseline]) if baseline else []
+        compared = [_percents_text(scores)] if baseline else []
+        rows.append([setting.name, seeds_text(len(found), setting.planned), *compared, *_overall(found)])
         if scores:
             centre, error = mean(scores), standard_error(scores)
             interval = (centre - error, centre + error) if error else None
             dots.append(DotRow(setting.name, series[setting.name], centre, interval, scores))
-    name = baseline.name if baseline else "a baseline"
-    notes = [
-        "Means over seeds, ± one standard error of the mean. Errors are means over corruptions and severities.",
-        f"mCE compares each run with {name} under the same seed: 100 is equally robust, less is better.",
-        *([NOT_COMPARED] if baseline and len(dots) < len(rows) else []),
-    ]
-    header = ["setting", "seeds", f"mCE against {name}, %", "clean error, %", "corrupted error, %", "gap, points"]
-    blocks: list[Block] = [Table("Robustness of each setting", header, rows, notes=notes)]
-    if svg := dots_figure("mCE", f"mCE against {name}, %", dots, zero=100):
+    notes = [f"{MEANS} Errors are means over corruptions and severities."]
+    if baseline:
+        notes.append(f"mCE compares each run with {baseline} under the same seed: 100 is equally robust, less is better.")
+    notes += _about_missing(comparison, results, baseline)
+    against = [f"mCE against {baseline}, %"] if baseline else []
+    header = ["setting", "seeds", *against, "clean error, %", "corrupted error, %", "gap, points"]
+    blocks: list[Block] = [Table(f"Robustness of each setting{WHERE[kind]}", header, rows, notes=notes)]
+    if svg := dots_figure(f"mCE {kind}", f"mCE against {baseline}, %", dots, zero=100):
         several = "Large dots are means, lines ± one standard error, small dots the single seeds."
         caption = (
             f"{several if any(row.interval for row in dots) else 'Each dot is a single seed.'} Further left is more robust."
         )
-        blocks.append(Figures([Figure(svg, f"mCE of each setting against {name}", caption)]))
-    return Section(TITLE, [*blocks, _corruptions_table(results)])
+        blocks.append(Figures([Figure(svg, f"mCE of each setting against {baseline}{WHERE[kind]}", caption)]))
+    return [*blocks, _corruptions_table(kind, results)]
 
 
-def _corruptions_table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
-    """The paper has corruptions across; 15 columns do not fit a page."""
-    rows = []
-    for group, corruptions in GROUPS.items():
-        for corruption in corruptions:
-            row = [f"{group}: {_words(corruption)}"]
-            for found in results.values():
-                known = [mean(result["errors"][corruption]) for result in found if corruption in result["errors"]]
-                row.append(f"{100 * mean(known):.1f}" if known and len(known) == len(found) else NOTHING)
-            rows.append(row)
-    notes = ["Means over severities and seeds, only of corruptions that all runs of a setting have."]
-    return Table("Errors for each corruption", ["error, %", *results], rows, notes=notes)
+def _corruptions_table(kind: str, results: Results) -> Table:
+    """The paper has corruptions across; 15 columns do not fit a page. All results have the same corruptions."""
+    measured = next(iter(result for found in results.values() for result in found.values()))["errors"]
+    rows = [
+        [f"{group}: {_words(corruption)}", *(_mean_text(corruption, found) for found in results.values())]
+        for group, corruptions in GROUPS.items()
+        for corruption in corruptions
+        if corruption in measured
+    ]
+    notes = ["Means over severities and seeds."]
+    return Table(f"Errors for each corruption{WHERE[kind]}", ["error, %", *results], rows, notes=notes)
+
+
+def _mean_text(corruption: str, found: Mapping[int, Any]) -> str:
+    return f"{100 * mean([mean(result['errors'][corruption]) for result in found.values()]):.1f}" if found else NOTHING
+
+
+def _compare_collections(comparison: Comparison) -> list[Block]:
+    rows, notes = [], [f"{MEANS} {AMONG_200}"]
+    for kind, title in COLLECTIONS.items():
+        results = _comparable(comparison, kind)
+        for setting in comparison.settings:
+            if found := results[setting.name].values():
+                values = [accuracy_text([result[value] for result in found]) for value in ("error", "top5")]
+                rows.append([title, setting.name, seeds_text(len(found), setting.planned), *values])
+        if any(results.values()):
+            notes += _about_missing(comparison, results, None)
+    header = ["collection", "setting", "seeds", "error, %", "top-5, %"]
+    return [Table("Other collections", header, rows, notes=list(dict.fromkeys(notes)))] if rows else []
+
+
+def _comparable(comparison: Comparison, kind: str) -> Results:
+    """What was measured in the same way: the baseline's usual one and its seeds, or without a baseline the usual one of all.
+    Means over other images or severities cannot stand side by side."""
+    results = {
+        setting.name: {run.seed: run.robust[kind] for run in setting.runs if run.seed is not None and run.robust.get(kind)}
+        for setting in comparison.settings
+    }
+    against = results[comparison.baseline.name] if comparison.baseline else {}
+    ways = Counter(_way(result) for found in ([against] if against else results.values()) for result in found.values())
+    if not ways:
+        return results
+    usual = ways.most_common(1)[0][0]
+    seeds = {seed for seed, result in against.items() if _way(result) == usual}
+    return {
+        name: {seed: result for seed, result in found.items() if _way(result) == usual and (seed in seeds or not against)}
+        for name, found in results.items()
+    }
+
+
+def _way(result: Mapping[str, Any]) -> str:
+    """How it was measured."""
+    conditions = {name: value for name, value in result["conditions"].items() if name != "model"}
+    return json.dumps([conditions, result.get("severities"), list(result.get("errors", {}))], sort_keys=True)
+
+
+def _about_missing(comparison: Comparison, results: Results, baseline: str | None) -> list[str]:
+    if all(len(results[setting.name]) == setting.planned for setting in comparison.settings):
+        return []
+    alike = f"{baseline} under the same seed" if baseline else "the others"
+    return [
+        "Seeds that are missing were not evaluated with --robust, or not with the same images, corruptions and severities as "
+        f"{alike}."
+    ]
+
+
+def _mean_corruption_errors(found: Mapping[int, Any], baseline: Mapping[int, Any]) -> list[float]:
+    scores = [summarise(result["errors"], None, baseline[seed])["mce"] for seed, result in found.items()]
+    return [score for score in scores if score is not None]
+
+
+def _overall(found: Mapping[int, Any]) -> list[str]:
+    """Clean error, corrupted error, gap."""
+    keys = ("clean_error", "mean_error", "gap")
+    return [accuracy_text([result[key] for result in found.values() if result[key] is not None]) for key in keys]
+
+
+def _percents_text(values: list[float]) -> str:
+    return accuracy_text([value / 100 for value in values])
 
 
 def _words(corruption: str) -> str:
     return corruption.replace("_", " ")
-
-
-def _by_seed(setting: Setting) -> dict[int, dict[str, Any]]:
-    found = {run.seed: run.robust.get("corruptions") for run in setting.runs}
-    return {seed: result for seed, result in found.items() if seed is not None and result}
-
-
-def _mean_corruption_errors(found: Mapping[int, Any], baseline: Mapping[int, Any]) -> dict[int, float]:
-    """mCE by seed, where both were measured in the same way."""
-    scores = {}
-    for seed, result in found.items():
-        against = baseline.get(seed)
-        if against and _measured_as(result) == _measured_as(against):
-            score = summarise(result["errors"], result["clean_error"], against)["mce"]
-            if score is not None:
-                scores[seed] = score
-    return scores
-
-
-def _measured_as(result: Mapping[str, Any]) -> tuple[Any, ...]:
-    return result["conditions"]["images"], result["severities"], list(result["errors"])
-
-
-def _overall(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Clean error, corrupted error, gap."""
-    keys = ("clean_error", "mean_error", "gap")
-    return [accuracy_text([result[key] for result in results if result[key] is not None]) for key in keys]
-
-
-def _percents_text(values: Sequence[float]) -> str:
-    return accuracy_text([value / 100 for value in values])
