@@ -240,8 +240,9 @@ def test_two_evaluations_at_once_lose_nothing(run, passes):
     result = evaluate_robust(run, **{**FEW, "corruptions": ["fog"]}, progress=Meanwhile())["corruptions"]
     assert result["severities"] == [1, 4] and result == read_robust(run)
     passes.clear()
-    evaluate_robust(run, corruptions=["fog"], severities=[1, 2, 4], limit=90)
+    kept = evaluate_robust(run, corruptions=["fog"], severities=[1, 2, 4], limit=90)["corruptions"]
     assert passes == []
+    assert kept["errors"]["fog"] == pytest.approx([direct_error(run, "fog", severity) for severity in (1, 2, 4)])
 
 
 def test_a_limit_beyond_the_split_is_the_whole_split(run, passes):
