@@ -290,9 +290,13 @@ def test_a_baseline_gets_a_summary_if_it_has_none(run, tmp_path):
 def test_a_wrong_baseline_is_found_before_the_work(run, passes, tmp_path):
     with pytest.raises(ValueError, match="nowhere is not a directory"):
         evaluate_robust(run, **FEW, baseline=tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="AlexNet's published errors are for the classes of ImageNet"):
-        evaluate_robust(run, **FEW, baseline="alexnet")
     assert passes == []
+
+
+def test_alexnet_beside_other_classes_is_noted(run):
+    result = evaluate_robust(run, corruptions=["fog"], limit=30, baseline="alexnet")["corruptions"]
+    assert result["mce"] == pytest.approx(100 * sum(result["errors"]["fog"]) / 5 / 0.819)
+    assert "not of these 10" in result["notes"][0]
 
 
 def test_a_baseline_that_cannot_be_compared(animals, passes, tmp_path):

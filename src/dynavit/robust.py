@@ -181,18 +181,19 @@ def _choose_baseline(
     imagenet = is_imagenet(classes)
     if baseline is None and not imagenet:
         return None, ["no mCE: it compares with a baseline, which --baseline RUN names"]
-    if not imagenet:
-        raise ValueError(
-            f"AlexNet's published errors are for the classes of ImageNet, {subject.opened.path} tells {len(classes)} others "
-            "apart; name a run as the baseline"
-        )
     if tuple(severities) != SEVERITIES:
         why = "AlexNet's published errors are means over all five severities"
         if baseline is None:
             return None, [f"no mCE: {why}"]
         raise ValueError(f"{why}; leave --severities out, or name a run as the baseline")
-    computed = "AlexNet's errors were measured on the files of ImageNet-C; here the corruptions are computed anew"
-    return ALEXNET_NAME, [] if subject.question.imagenet_c is not None else [computed]
+    notes = []
+    if not imagenet:
+        notes.append(
+            f"AlexNet's errors are of ImageNet's classes, not of these {len(classes)}: they only weigh corruptions"
+        )
+    if subject.question.imagenet_c is None:
+        notes.append("AlexNet's errors were measured on the files of ImageNet-C; here the corruptions are computed anew")
+    return ALEXNET_NAME, notes
 
 
 def _same_images(subject: Subject, run: Path) -> Question:
