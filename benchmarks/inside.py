@@ -54,7 +54,10 @@ def statistics_of(run, images, norm_paths, data_dir):
 def robustness_of(run):
     """Errors that `dynavit eval --robust` has left behind."""
     found = read_robust(run)
-    return {"mean corrupted error": found["mean_error"], "mCE": found["mce"], "gap": found["gap"]} if found else {}
+    if not found:
+        return {}
+    mce = 100.0 if found["mce"] is None else found["mce"]  # the baselines are their own
+    return {"mean corrupted error": found["mean_error"], "gap": found["gap"], "mCE": mce}
 
 
 def main():
@@ -67,13 +70,14 @@ def main():
     options = parser.parse_args()
     cards = [ModelCard.read(runs[0]) for runs in (options.baseline, options.other)]
     norm_paths = differing_norms(options.baseline[0], options.other[0])
-    sides, layers = {}, {}
+    sides, layers, errors = {}, {}, {}
     for side, runs in (("baseline", options.baseline), ("other", options.other)):
         for run in runs:
             seed = json.loads((run / "env.json").read_text())["seed"]
             found, distance = statistics_of(run, options.images, norm_paths, options.data_dir)
             sides.setdefault(side, {})[seed] = found
             layers.setdefault(side, {})[seed] = distance["layers"]
+            errors.setdefault(side, {})[seed] = (read_robust(run) or {}).get("errors")
             print(
                 side, run.name, {name: None if value is None else round(value, 4) for name, value in found.items()}, flush=True
             )
@@ -90,13 +94,29 @@ def main():
         rows.append(row)
         reach = "" if difference.interval is None else f" [{difference.interval[0]:+.4f}, {difference.interval[1]:+.4f}]"
         print(f"{name:42} {row['baseline']:8.4f} {row['other']:8.4f}  {difference.mean:+.4f}{reach}")
-    if options.out is not None:
-        norms = [card.model.get("norm") for card in cards]
-        about = {"command": "inside.py --baseline ... --other ...", "images": options.images, "norms": norms}
-        write_json(
-            options.out,
-            about | {"layers": norm_paths, "machine": describe_machine(), "rows": rows, "runs": sides, "distances": layers},
-        )
+    if options.out is None:
+        return
+    trained = json.loads((options.other[0] / "env.json").read_text()).get("command")
+    write_json(
+        options.out,
+        {
+            "command": "python benchmarks/inside.py --baseline LN_RUNS --other DTN_RUNS",
+            "trained": " ".join(without_places(trained or [])),
+            "images": options.images,
+            "norms": [card.model.get("norm") for card in cards],
+            "layers": norm_paths,
+            "machine": describe_machine(),
+            "rows": rows,
+            "runs": sides,
+            "attention distances": layers,
+            "corruption errors": errors,
+        },
+    )
+
+
+def without_places(words):
+    """A command without directories, which mean nothing elsewhere."""
+    return ["..." if word.startswith("/") else word for word in words]
 
 
 def differing_norms(first, second):
