@@ -188,9 +188,7 @@ def _choose_baseline(
         raise ValueError(f"{why}; leave --severities out, or name a run as the baseline")
     notes = []
     if not imagenet:
-        notes.append(
-            f"AlexNet's errors are of ImageNet's classes, not of these {len(classes)}: they only weigh corruptions"
-        )
+        notes.append(f"AlexNet's errors are of ImageNet's classes, not of these {len(classes)}: they only weigh corruptions")
     if subject.question.imagenet_c is None:
         notes.append("AlexNet's errors were measured on the files of ImageNet-C; here the corruptions are computed anew")
     return ALEXNET_NAME, notes
