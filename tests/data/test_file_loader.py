@@ -16,7 +16,7 @@ from dynavit.data.file_loader import FileLoader
 from dynavit.data.folder import open_folder
 from dynavit.data.mixing import Mixer
 from dynavit.data.read_image import read_image
-from dynavit.data.sampling import epoch_draws
+from dynavit.data.sampling import epoch_draws, step_parts
 from dynavit.data.transforms import eval_transform
 
 SIZE = 16
@@ -200,6 +200,15 @@ def test_broken_images_are_left_out_and_named(damaged, workers):
     assert len(second.targets) == len(second.index) == 1 and not second.inputs.any()
     assert [path in message for path, message in zip(paths[3:6], second.broken, strict=True)] == [True] * 3
     assert (third.index.tolist(), third.count, third.broken) == ([6, 7], 2, [])
+
+
+def test_no_tensor_is_sent_to_workers(damaged):
+    """Sending one moves its memory, in another thread, while the next request is cut from the same tensor."""
+    made = loader(damaged, train=True, batch_size=3)
+    made._answers(0, step_parts(torch.arange(8), 3, 0, 0, 1, 1))
+    (request,) = made.requests
+    assert request == (0, [0, 1, 2], list(damaged.splits["train"].paths[:3]))
+    assert all(type(draw) is int for draw in request.draws)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -60,7 +60,7 @@ def draw_files(name: str, height: float, paint: Callable[["Figure"], None]) -> t
     with _empty(name, height) as figure:
         paint(figure)
         svg = re.sub("(<svg[^>]*>)", rf"\1\n {PAPER}", _svg(figure), count=1)
-        figure.set_layout_engine("none")  # everything has its place now; finding it again takes as long as drawing
+        figure.set_layout_engine(None)  # everything has its place now; finding it again takes as long as drawing
         png = io.BytesIO()
         figure.savefig(png, format="png", dpi=DOTS_PER_INCH, facecolor="#ffffff", metadata={"Software": None})
         return f'<?xml version="1.0" encoding="utf-8"?>\n{svg}', png.getvalue()

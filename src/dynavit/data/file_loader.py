@@ -106,10 +106,14 @@ class FileLoader:
 
 
 class _Request(NamedTuple):
-    """A micro-batch: what to read, and the draws that seed its augmentation."""
+    """A micro-batch: what to read, and the draws that seed its augmentation.
+
+    Numbers, not a tensor: a thread sends requests to workers, and it would move a tensor's memory while this one reads another
+    part of it. That happened: a sample was read in the place of another.
+    """
 
     epoch: int
-    draws: Tensor
+    draws: list[int]
     keys: list[Any]
 
 
@@ -132,7 +136,8 @@ class _Requests(Sampler[_Request]):
 
     def __iter__(self) -> Iterator[_Request]:
         for part in self.parts:
-            yield _Request(self.epoch, part.draws, [self.keys[i] for i in (part.draws % len(self.keys)).tolist()])
+            draws = part.draws.tolist()
+            yield _Request(self.epoch, draws, [self.keys[draw % len(self.keys)] for draw in draws])
 
 
 class _Reader(Dataset[_Answer]):
@@ -145,7 +150,7 @@ class _Reader(Dataset[_Answer]):
 
     def __getitem__(self, request: _Request) -> _Answer:
         images, kept, broken = [], [], []
-        seeds = (uniform(self.seed, request.epoch, request.draws, 1)[:, 0] * 2**53).long().tolist()
+        seeds = (uniform(self.seed, request.epoch, torch.tensor(request.draws), 1)[:, 0] * 2**53).long().tolist()
         with _own_randomness():
             for place, (seed, key) in enumerate(zip(seeds, request.keys, strict=True)):
                 try:

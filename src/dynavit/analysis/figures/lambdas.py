@@ -46,7 +46,7 @@ def _plate(run: dict[str, Any], moment: str, found: dict[str, Any]) -> Plate:
     epochs = numbers(found["epochs"])[some]
 
     def paint(figure: "Figure") -> None:
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)
         for number, (path, values) in enumerate(layers.items()):
             row, column = divmod(number, columns)
             left, top = LEFT + column * (width + GAP), row * (TITLE + PANEL) + TITLE

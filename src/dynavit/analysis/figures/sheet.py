@@ -46,7 +46,7 @@ def columns_for(heads: int) -> int:
 
 class Sheet:
     def __init__(self, figure: "Figure", height: float) -> None:
-        figure.set_layout_engine("none")  # places are given
+        figure.set_layout_engine(None)  # places are given
         self.axes = figure.add_axes((0, 0, 1, 1))
         self.axes.set(xlim=(-EDGE, WIDTH + EDGE), ylim=(height + EDGE, -EDGE), autoscale_on=False)
         self.axes.axis("off")
