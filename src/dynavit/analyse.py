@@ -35,10 +35,10 @@ from .engine.checkpoint import checkpoint_step
 from .engine.progress import Silent
 from .engine.run_dir import RunDirectory
 from .models.cascade import Cascade
-from .opened import OpenedRun, open_run
+from .opened import OpenedRun, limited, open_run
 from .samples import data_uri
 
-BATCH = 16  # attention weights of a batch are held at once: 60 MB for 16 images in ViT-B/16
+BATCH = 16  # attention weights of a batch are held at once: 30 MB a layer for 16 images in ViT-B/16
 GALLERY = 12  # images of each exit
 LONGEST_NAME = 100  # of a directory
 
@@ -95,11 +95,9 @@ def analyze_runs(
         if data is None:
             data = opened.data
             split = split or opened.final_split
-            if split not in data.splits:
-                raise ValueError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
         assert split is not None
         progress.note(f"looking inside {name}")
-        some = _evenly(opened, split, images)
+        some, _ = limited(opened, split, images)
         found = _look(some, split, shown, layers, token, progress)
         found |= _training(read_run(path))
         if opened.data.classes != opened.card.classes:
@@ -197,13 +195,6 @@ def _training(run: Run) -> dict[str, dict[str, Any]]:
         paths = {layer: [values[layer] for _, values in records] for layer in layers}
         moments[moment] = {"epochs": [epoch for epoch, _ in records], "layers": paths} if records else None
     return {"lambda": moments} if any(moments.values()) else {}
-
-
-def _evenly(opened: OpenedRun, split: str, images: int) -> OpenedRun:
-    """With so many images, evenly over the split: files are often sorted by class."""
-    whole = opened.data.splits[split]
-    index = torch.linspace(0, len(whole) - 1, min(images, len(whole)), dtype=torch.float64).round().long()
-    return replace(opened, data=replace(opened.data, splits={split: whole.subset(index)}))
 
 
 @dataclass(frozen=True)

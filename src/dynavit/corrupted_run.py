@@ -8,9 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
 from .assemble import prepared_as
 from .common.files import write_json
 from .data.config import DataConfig
@@ -24,7 +21,7 @@ from .engine.checkpoint import EMA, MANIFEST, MODEL
 from .engine.contract import Loader
 from .engine.evaluate import evaluate
 from .model_files import ModelCard
-from .opened import OpenedRun, open_run
+from .opened import OpenedRun, limited, open_run
 from .tasks.choose import task_for
 from .tasks.classification import Classification
 from .tasks.early_exit import EarlyExit
@@ -181,17 +178,6 @@ class Subject:
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:10]
         data = asked["images"]["data"].replace("/", "_")
         return self.question.run / DIRECTORY / f"{data}-{key}" / f"{name}-{severity}.json"
-
-
-def limited(opened: OpenedRun, split: str, limit: int | None) -> tuple[OpenedRun, Tensor]:
-    """With `limit` images of the split, evenly from its beginning to its end, and the numbers they had in it."""
-    data = opened.data
-    if split not in data.splits:
-        raise ValueError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
-    whole = data.splits[split]
-    kept = min(limit or len(whole), len(whole))
-    numbers = torch.arange(kept) * len(whole) // kept
-    return replace(opened, data=replace(data, splits={split: whole.subset(numbers)})) if limit else opened, numbers
 
 
 def _no_images(run: Path) -> DataSet:

@@ -1,10 +1,11 @@
 """A trained model and a data set to ask it about: what evaluating, calibrating and looking inside begin with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .assemble import prepared_as
 from .config import TrainConfig, from_plain
@@ -78,3 +79,14 @@ def open_run(
 def final_split(data: DataSet) -> str:
     """What a model is judged on in the end."""
     return "test" if "test" in data.splits else "val"
+
+
+def limited(opened: OpenedRun, split: str, limit: int | None) -> tuple[OpenedRun, Tensor]:
+    """With `limit` images of the split, evenly from its beginning to its end, and the numbers they had in it."""
+    data = opened.data
+    if split not in data.splits:
+        raise ValueError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
+    whole = data.splits[split]
+    kept = min(limit or len(whole), len(whole))
+    numbers = torch.arange(kept) * len(whole) // kept
+    return replace(opened, data=replace(data, splits={split: whole.subset(numbers)})) if limit else opened, numbers

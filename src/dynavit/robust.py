@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .analysis.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
 from .common.files import write_json
 from .common.registry import nearest_match_error
-from .corrupted_run import DIRECTORY, Found, Question, Subject, fingerprint_of, limited
+from .corrupted_run import DIRECTORY, Found, Question, Subject, fingerprint_of
 from .data.config import DataConfig
 from .data.corruptions import CORRUPTIONS, SEVERITIES
 from .data.folder import some
@@ -30,6 +30,7 @@ from .engine.evaluate import evaluate
 from .engine.progress import Silent
 from .engine.worker_pool import run_jobs, say
 from .model_files import ModelCard
+from .opened import limited
 from .runs import EVAL_BATCH
 from .tasks.choose import final_logits
 from .tasks.classification import Classification

@@ -36,9 +36,8 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }
 _TABLES = {"small": SMALL, "large": LARGE}
 _LEAST_SIDE = 8
-_AT_ONCE = (
-    1 << 18
-)  # values corrupted at once: few enough for the cache; float64 and random numbers take a hundred bytes for each
+# Values corrupted at once: few enough for the cache; float64 and random numbers take a hundred bytes for each.
+_AT_ONCE = 1 << 18
 
 
 def corrupt(
