@@ -10,7 +10,7 @@ import dynavit
 from dynavit.engine.checkpoint import Checkpoints, Snapshot
 from dynavit.initial import initial_weights
 from dynavit.model_files import ModelCard
-from models.released_states import shapes
+from models.released.states import shapes
 
 
 def build(seed=0, **options):

@@ -21,9 +21,9 @@ from .data.dataset import DataSet
 from .data.loader import make_loader
 from .engine.processes import Processes
 from .engine.progress import Silent
-from .models.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
 from .models.cascade import Cascade
-from .models.exit_policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
+from .models.cascade.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
+from .models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .opened import open_run
 from .samples import data_uri
 

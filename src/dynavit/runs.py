@@ -28,7 +28,7 @@ from .engine.progress import Silent
 from .engine.run_dir import RunDirectory
 from .model_files import ModelCard, load
 from .models.cascade import Cascade
-from .models.exit_policy import ExitPolicy
+from .models.cascade.policy import ExitPolicy
 from .opened import final_split, open_run
 from .samples import sample_predictions
 from .tasks.choose import final_logits, task_for

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .conv_tokens import Grid
+from ..conv_tokens import Grid
 
 FEW_TOKENS = 64  # up to here a dense product is at least as fast as picking rows
 

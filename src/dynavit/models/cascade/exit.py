@@ -10,11 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..common.registry import nearest_match_error
-from .conv_tokens import ConvTokens, Grid, Split
-from .layers import Mlp, drop_path_rates, init_linears, make_norm
+from ...common.registry import nearest_match_error
+from ..conv_tokens import ConvTokens, Grid, Split
+from ..layers import Mlp, drop_path_rates, init_linears, make_norm
+from ..t2t import TokensToToken, sinusoid
 from .reuse import FeatureReuse, RelationReuse, ReuseAttention, ReuseBlock
-from .t2t import TokensToToken, sinusoid
 from .upsample import Upsample
 
 
