@@ -20,7 +20,7 @@ from dynavit.analysis.statistics import mean, t_quantile
 from dynavit.bench.exits import exit_gmacs
 from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
-from dynavit.calibrate import Subject
+from dynavit.runs.calibrate import Subject
 from dynavit.common.files import write_json
 from dynavit.models.calibration import simulate, trade_off
 from dynavit.models.exit_policy import EVERYONE, NOBODY, ExitPolicy

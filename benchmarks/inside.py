@@ -18,9 +18,9 @@ from dynavit.analysis.probes import norm_sites
 from dynavit.analysis.statistics import mean, paired_difference
 from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
-from dynavit.model_files import ModelCard, load
-from dynavit.opened import open_run
-from dynavit.robust import read_robust
+from dynavit.runs.model_files import ModelCard, load
+from dynavit.runs.subject import open_run
+from dynavit.runs.robustness import read_robust
 
 BATCH = 64
 

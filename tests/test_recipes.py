@@ -8,11 +8,11 @@ import pytest
 import torch
 import yaml
 
-from dynavit.assemble import model_call
+from dynavit.runs.assemble import model_call
 from dynavit.cli.main import COMMANDS
 from dynavit.cli.parse import parse_options
 from dynavit.cli.recipes import DIRECTORY, list_recipes, read_recipe
-from dynavit.compare import CompareConfig, run_config, settings_of
+from dynavit.runs.compare import CompareConfig, run_config, settings_of
 from dynavit.data.dataset import DataSet
 from dynavit.data.digits import open_digits
 from dynavit.models import create_model

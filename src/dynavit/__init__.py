@@ -11,14 +11,14 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .analyse import analyze_runs as analyze_runs
+    from .runs.analyze import analyze_runs as analyze_runs
     from .analysis.inside.look import look_inside as look_inside
-    from .config import TrainConfig as TrainConfig
+    from .runs.config import TrainConfig as TrainConfig
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
     from .deploy.folding import fold as fold
-    from .model_files import load as load
-    from .model_files import load_released as load_released
+    from .runs.model_files import load as load
+    from .runs.model_files import load_released as load_released
     from .models import create_model as create_model
     from .models import import_released as import_released
     from .models import list_models as list_models
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .norms import create_norm as create_norm
     from .norms import list_norms as list_norms
     from .norms import recalibrate as recalibrate
-    from .robust import evaluate_robust as evaluate_robust
-    from .runs import evaluate_run as evaluate_run
-    from .runs import train_run as train_run
+    from .runs.robustness import evaluate_robust as evaluate_robust
+    from .runs.train import evaluate_run as evaluate_run
+    from .runs.train import train_run as train_run
 
     __version__: str
 
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 _HOMES = {
     "DynamicTokenNorm": ".norms",
     "Norm": ".norms",
-    "TrainConfig": ".config",
-    "analyze_runs": ".analyse",
+    "TrainConfig": ".runs.config",
+    "analyze_runs": ".runs.analyze",
     "create_model": ".models",
     "create_norm": ".norms",
-    "evaluate_robust": ".robust",
-    "evaluate_run": ".runs",
+    "evaluate_robust": ".runs.robustness",
+    "evaluate_run": ".runs.train",
     "fold": ".deploy.folding",
     "import_released": ".models",
     "list_models": ".models",
     "list_norms": ".norms",
-    "load": ".model_files",
-    "load_released": ".model_files",
+    "load": ".runs.model_files",
+    "load_released": ".runs.model_files",
     "look_inside": ".analysis.inside.look",
     "plan_swap": ".convert",
     "recalibrate": ".norms",
     "swap_norms": ".convert",
-    "train_run": ".runs",
+    "train_run": ".runs.train",
 }
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import dynavit
-from dynavit.calibrate import read_policy
+from dynavit.runs.calibrate import read_policy
 from dynavit.cli.main import main
 from dynavit.data.config import DataConfig
 from dynavit.data.digits import open_digits

@@ -15,7 +15,7 @@ from dynavit.engine.config import EmaConfig, EngineConfig, TrainPlan
 from dynavit.engine.log import read_log
 from dynavit.engine.loop import train
 from dynavit.engine.processes import Processes
-from dynavit.engine.run_dir import RunDirectory
+from dynavit.runs.directory import RunDirectory
 from dynavit.norms import create_norm, list_norms
 from dynavit.norms.annealed import AnnealedNorm
 from dynavit.norms.factory import norm_class_of

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dynavit.engine.log import Log, module_scalars, read_log
-from dynavit.engine.run_dir import RunDirectory
+from dynavit.runs.directory import RunDirectory
 
 
 def test_lines_after_the_checkpoint_are_cut(tmp_path):

@@ -16,7 +16,7 @@ from dynavit.engine.log import read_log
 from dynavit.engine.loop import steps, train
 from dynavit.engine.processes import Processes
 from dynavit.engine.progress import Silent
-from dynavit.engine.run_dir import RunDirectory
+from dynavit.runs.directory import RunDirectory
 from dynavit.engine.schedule import lr_at
 from engine.tiny import TinyLoader, TinyTask, eval_loader
 

@@ -20,7 +20,7 @@ from ..engine.contract import Loader
 from ..engine.loop import train
 from ..engine.optimiser import make_optimiser, set_lr
 from ..engine.processes import Processes
-from ..engine.run_dir import RunDirectory
+from ..runs.directory import RunDirectory
 from .machine import describe_machine
 
 

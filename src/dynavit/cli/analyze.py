@@ -44,7 +44,7 @@ def analyze(
         weights: the trained ones or their average; the average if the run kept one.
         device: cpu, cuda, mps; the best there is if not given.
     """
-    from ..analyse import analyze_runs
+    from ..runs.analyze import analyze_runs
     from ..engine.progress import choose_progress
 
     names = layers.split(",") if isinstance(layers, str) else layers or []

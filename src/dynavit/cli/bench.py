@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ..config import TrainConfig
+from ..runs.config import TrainConfig
 from .show import print_table, progress
 
 
@@ -94,10 +94,10 @@ def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = 
         steps: training steps, each beside one of the bare loop.
         out: write what was measured to this JSON file.
     """
-    from ..assemble import build_model
+    from ..runs.assemble import build_model
     from ..bench.loop import measure_loop
     from ..common.files import write_json
-    from ..config import to_plain
+    from ..runs.config import to_plain
     from ..data.loader import make_loader
     from ..data.open import open_data
     from ..tasks.choose import task_for

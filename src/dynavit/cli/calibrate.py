@@ -28,7 +28,7 @@ def calibrate(
     Say what you want with one of --gmacs, --milliseconds, --accuracy, --p. Thresholds are found on one split and judged on
     another, images really leaving. They are stored in RUN/policy.json, where `dynavit predict` finds them; what they give,
     with curves and easy and hard images, in RUN/analysis/calibration.json and in the report.
-    In Python: `dynavit.calibrate.calibrate_run(run, Goal(gmacs=...))`.
+    In Python: `dynavit.runs.calibrate.calibrate_run(run, Goal(gmacs=...))`.
 
     Args:
         run: directory of a trained cascade; with --mode stored also a released checkpoint file.
@@ -46,7 +46,7 @@ def calibrate(
         device: cpu, cuda, mps; the best there is if not given.
     """
     from ..analysis.report import write_report
-    from ..calibrate import Goal, calibrate_run, judge_run, read_calibration, read_policy
+    from ..runs.calibrate import Goal, calibrate_run, judge_run, read_calibration, read_policy
     from ..engine.progress import choose_progress
 
     if mode != "search" and any(wanted is not None for wanted in (gmacs, milliseconds, accuracy, p)):
@@ -100,7 +100,7 @@ def _print_result(result: dict[str, Any]) -> None:
 
 def _print_released(path: Path) -> None:
     """What a released checkpoint says of itself."""
-    from ..model_files import load_released
+    from ..runs.model_files import load_released
 
     stored = getattr(load_released(path), "released", None) or {}
     if missing := {"flops", "anytime_classification", "dynamic_threshold", "budgeted_batch_classification"} - set(stored):

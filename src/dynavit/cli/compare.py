@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..compare import CompareConfig, Watcher
+from ..runs.compare import CompareConfig, Watcher
 from .show import print_table
 
 
@@ -14,7 +14,7 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
     """Train several settings under several seeds, and report means, errors and costs.
 
     Takes every option of `dynavit train` too (its norm and seed are replaced by norms and seeds). Called again with the same
-    --out it skips finished runs and resumes the others. The page is OUT/report.html. In Python: `dynavit.compare.compare`.
+    --out it skips finished runs and resumes the others. The page is OUT/report.html. In Python: `dynavit.runs.compare.compare`.
 
     Args:
         out: directory of the comparison.
@@ -22,7 +22,7 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
     """
     from ..analysis.read import read_comparison
     from ..analysis.table import comparison_table, table_notes
-    from ..compare import compare
+    from ..runs.compare import compare
 
     with show_runs() as watch:
         page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=shlex.join(["dynavit", *sys.argv[1:]]))

@@ -62,10 +62,10 @@ def evaluate(
         imagenet_r: folder of ImageNet-R; without --corruptions nothing else is evaluated.
         imagenet_a: folder of ImageNet-A, likewise.
     """
-    from ..config import TrainConfig, from_plain
+    from ..runs.config import TrainConfig, from_plain
     from ..engine.progress import choose_progress
-    from ..engine.run_dir import RunDirectory
-    from ..runs import evaluate_run
+    from ..runs.directory import RunDirectory
+    from ..runs.train import evaluate_run
 
     loading = from_plain(TrainConfig, RunDirectory(run).read_config()).loading
     loading.strict = strict
@@ -121,7 +121,7 @@ def predict(
 
     A cascade with thresholds (`dynavit calibrate`) stops at the first exit that is sure, and says which.
     A bundle needs neither the training code nor, as ONNX, torch.
-    In Python: `dynavit.runs.predict_run(run, images)`, `dynavit.deploy.runner.load_bundle(bundle).predict_files(images)`.
+    In Python: `dynavit.runs.predict.predict_run(run, images)`, `dynavit.deploy.runner.load_bundle(bundle).predict_files(images)`.
 
     Args:
         run: directory of a run, or a bundle of `dynavit export`.
@@ -143,7 +143,7 @@ def predict(
             raise ValueError(f"{run} is a bundle: one set of weights, for the CPU; leave --checkpoint and --device out")
         answers = load_bundle(run, int8=int8).predict_files(images, top)
     else:
-        from ..runs import predict_run
+        from ..runs.train import predict_run
 
         if int8:
             raise ValueError(f"{run} is not a bundle, and only those hold 8-bit weights; see dynavit export --int8")

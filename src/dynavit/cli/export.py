@@ -21,7 +21,7 @@ def export(
     """Write a run's model as ONNX or .pt2, with all that is needed to use it, compared with the run's model.
 
     A cascade becomes one file for each exit, and with thresholds (`dynavit calibrate`) also one ONNX file that stops by itself.
-    `dynavit predict BUNDLE IMAGES...` runs the result. In Python: `dynavit.ship.export_run(run)`.
+    `dynavit predict BUNDLE IMAGES...` runs the result. In Python: `dynavit.runs.export.export_run(run)`.
 
     Args:
         run: directory of a run.
@@ -33,7 +33,7 @@ def export(
         weights: the trained ones or their average; the average if the run kept one.
         overwrite: replace a bundle that is there.
     """
-    from ..ship import export_run
+    from ..runs.export import export_run
 
     where, facts = export_run(
         run, format, out, folded=fold, int8=int8, checkpoint=checkpoint, weights=weights, overwrite=overwrite

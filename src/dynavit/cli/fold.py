@@ -18,7 +18,7 @@ def fold(
     """Move norms that are affine maps at evaluation into the linear layers around them.
 
     The result is compared with the run's model and written as a run of its own, for eval, predict, calibrate and export.
-    In Python: `dynavit.ship.fold_run(run)`, or `dynavit.fold(model)` for a model.
+    In Python: `dynavit.runs.fold.fold_run(run)`, or `dynavit.fold(model)` for a model.
 
     Args:
         run: directory of a run.
@@ -28,7 +28,7 @@ def fold(
         recalibrate: first recompute statistics of the norms on so many batches of 64 training images.
         overwrite: replace a folded run that is there.
     """
-    from ..ship import fold_run
+    from ..runs.export import fold_run
 
     where, report = fold_run(run, out, checkpoint=checkpoint, weights=weights, recalibrate=recalibrate, overwrite=overwrite)
     print(report)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..common.registry import nearest_match_error
-from ..config import from_plain
+from ..runs.config import from_plain
 from .recipes import config_file
 
 _OWN_OPTIONS = ("config", "help", "print_config")

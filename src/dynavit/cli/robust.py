@@ -18,9 +18,9 @@ TITLES = {
 
 def evaluate_robustness(run: Path, options: Mapping[str, Any], json: bool) -> None:
     from ..analysis.report import write_report
-    from ..corrupted_run import DIRECTORY
+    from ..runs.corrupted import DIRECTORY
     from ..engine.progress import choose_progress
-    from ..robust import evaluate_robust
+    from ..runs.robustness import evaluate_robust
 
     corruptions = options["corruptions"]
     names = None if corruptions is None else [name.strip() for name in corruptions.split(",") if name.strip()]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config import TrainConfig
+from ..runs.config import TrainConfig
 
 
 def train(
@@ -29,7 +29,7 @@ def train(
         quiet: show no progress.
     """
     from ..engine.progress import choose_progress
-    from ..runs import train_run
+    from ..runs.train import train_run
 
     config = config_of_run
     if resume and out is None:

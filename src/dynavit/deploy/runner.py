@@ -72,7 +72,7 @@ class Bundle:
         return Answers(logits, logits.argmax(-1), rule.confidence(logits).astype(np.float32), exits)
 
     def predict_files(self, images: Iterable[str | PathLike[str]], top: int = 5) -> list[dict[str, Any]]:
-        """One dict for each file, as `dynavit.runs.predict_run` gives."""
+        """One dict for each file, as `dynavit.runs.predict.predict_run` gives."""
         answers: list[dict[str, Any]] = []
         for path in image_files(images):
             try:

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..common.files import with_nulls
 from .optional import optional_methods
-from .run_dir import RunDirectory
+from ..runs.directory import RunDirectory
 
 
 class Log:

@@ -19,7 +19,7 @@ from .interrupt import Interrupt
 from .log import Log, module_scalars, read_log
 from .processes import Processes, whole_parameters
 from .progress import Silent
-from .run_dir import RunDirectory
+from ..runs.directory import RunDirectory
 from .trainer import Trainer
 
 

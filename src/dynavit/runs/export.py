@@ -13,65 +13,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .bench.timing import time_interleaved
+from ..bench.timing import time_interleaved
 from .calibrate import POLICY, read_policy
 from .config import TrainConfig, from_plain
-from .data.loader import make_loader
-from .data.open import open_data
-from .deploy.bundle import Format, write_model
-from .deploy.directory import new_directory
-from .deploy.fold_report import FoldReport
-from .deploy.folding import fold
-from .deploy.manifest import is_bundle, read_manifest, write_manifest
-from .deploy.quantise import quantise_onnx
-from .deploy.runner import OnnxPart
-from .engine.checkpoint import EMA, Snapshot, checkpoint_step, verify_checkpoint, write_checkpoint
-from .engine.run_dir import RunDirectory
+from ..data.loader import make_loader
+from ..data.open import open_data
+from ..deploy.bundle import Format, write_model
+from ..deploy.directory import new_directory
+from ..deploy.fold_report import FoldReport
+from ..deploy.folding import fold
+from ..deploy.manifest import is_bundle, read_manifest, write_manifest
+from ..deploy.quantise import quantise_onnx
+from ..deploy.runner import OnnxPart
+from ..engine.checkpoint import EMA, Snapshot, checkpoint_step, verify_checkpoint, write_checkpoint
+from .directory import RunDirectory
 from .model_files import MODEL_CARD, ModelCard, load
-from .models.cascade import Cascade
-from .norms.recalibrate import recalibrate as recompute_statistics
+from ..models.cascade import Cascade
+from ..norms.recalibrate import recalibrate as recompute_statistics
 
 Checkpoint = Literal["last", "best"]
 Weights = Literal["model", "ema"] | None
 HELD_OUT = 1000  # images, at most, on which int8 is compared with float32
 BATCH = 64
-
-
-def fold_run(
-    run: str | PathLike[str],
-    out: str | PathLike[str] | None = None,
-    *,
-    checkpoint: Checkpoint = "last",
-    weights: Weights = None,
-    recalibrate: int | None = None,
-    overwrite: bool = False,
-) -> tuple[Path, FoldReport]:
-    """Fold a run's model into a directory of its own, RUN-folded if not given; returns that and what was folded.
-
-    The result is a run again: it can be loaded, evaluated, calibrated and exported. It cannot be trained on.
-
-    Args:
-        recalibrate: first recompute the norms' statistics on so many batches of 64 training images.
-    """
-    run, out = Path(run), _beside(run, "folded", out)
-    model, card = load(run, checkpoint, weights), ModelCard.read(run)
-    if recalibrate is not None:
-        recompute_statistics(model, training_images(run, recalibrate), batches=recalibrate)
-    folded = fold(model, example=_example(card, model))
-    report: FoldReport = folded.fold_report  # type: ignore[assignment]
-    with new_directory(out, replaceable=_is_folded_run, overwrite=overwrite) as directory:
-        for name in ("config.yaml", "env.json"):
-            shutil.copyfile(run / name, directory / name)
-        if _policy_fits(run, checkpoint, weights):
-            shutil.copyfile(run / POLICY, directory / POLICY)
-        about = {"source": _source(run, checkpoint, weights), "dynavit": version("dynavit"), "report": report.to_dict()}
-        replace(card, fold=about).write(directory)
-        (directory / "checkpoints").mkdir()
-        step = checkpoint_step(run / "checkpoints" / checkpoint)
-        state = {name: tensor.detach().cpu() for name, tensor in folded.state_dict().items()}
-        write_checkpoint(directory / "checkpoints" / "last", Snapshot(state, None, {"step": step}))
-        _check_same(folded, load(directory), _example(card, model))
-    return out, report
 
 
 def export_run(

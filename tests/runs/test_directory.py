@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dynavit.engine.run_dir import RunDirectory
+from dynavit.runs.directory import RunDirectory
 
 
 def used(path):
@@ -78,14 +78,14 @@ def test_small_files(tmp_path):
     run.write_env(seed=3, device="cpu", command="dynavit train")
     env = json.loads((run.path / "env.json").read_text())
     assert env["seed"] == 3 and {"python", "torch", "timm", "dynavit", "commit"} <= env.keys()
-    assert json.loads(run.write_eval("test", {"top1": 0.5}).read_text()) == {"top1": 0.5}
+    assert json.loads(run.write_evaluation("test", {"top1": 0.5}).read_text()) == {"top1": 0.5}
     assert run.finished() is None
     run.mark_finished({"steps": 4, "best": None})
     assert run.finished() == {"steps": 4, "best": None}
 
 
 def test_results_that_json_does_not_know_become_null(tmp_path):
-    path = RunDirectory.create(tmp_path / "run").write_eval("test", {"loss": float("nan"), "per": [1.0, float("inf")]})
+    path = RunDirectory.create(tmp_path / "run").write_evaluation("test", {"loss": float("nan"), "per": [1.0, float("inf")]})
     assert json.loads(path.read_text()) == {"loss": None, "per": [1.0, None]}
 
 

@@ -22,9 +22,9 @@ from dynavit.data.imagenet_variants import variant_ids
 from dynavit.engine.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from dynavit.engine.evaluate import evaluate
 from dynavit.engine.progress import Silent
-from dynavit.model_files import ModelCard
-from dynavit.robust import read_robust
-from made_up_runs import random_run, write_weights
+from dynavit.runs.model_files import ModelCard
+from dynavit.runs.robustness import read_robust
+from runs.made_up_runs import random_run, write_weights
 
 FEW = {"corruptions": ["gaussian_noise", "fog"], "severities": [1, 4], "limit": 90}
 
@@ -49,7 +49,7 @@ def passes(monkeypatch):
         seen.append((loader.name, loader.severity))
         return evaluate(task, loader, *rest)
 
-    monkeypatch.setattr("dynavit.corrupted_run.evaluate", watched)
+    monkeypatch.setattr("dynavit.runs.corrupted.evaluate", watched)
     return seen
 
 
@@ -404,7 +404,7 @@ def test_only_the_200_classes_can_be_chosen(imagenet, tmp_path, monkeypatch, var
     # The favourite is not among them, or nothing would be right. One picture has one answer, right for one class of 200.
     assert (found["samples"], found["classes"], found["top1"], found["top5"]) == (200, 200, 1 / 200, 5 / 200)
     assert read_robust(run, variant) == found
-    monkeypatch.setattr("dynavit.robust.evaluate", None)  # not called again
+    monkeypatch.setattr("dynavit.runs.robustness.evaluate", None)  # not called again
     assert evaluate_robust(run, **{variant: tmp_path / variant}) == result
 
 

@@ -20,22 +20,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .analysis.figures.draw_all import KINDS, draw_all
-from .analysis.inside.exits import ExitRecorder
-from .analysis.inside.look import look_inside
-from .analysis.probes import norm_sites
-from .analysis.read import Comparison, Run, read_directory, read_run
-from .analysis.report import write_report
+from ..analysis.figures.draw_all import KINDS, draw_all
+from ..analysis.inside.exits import ExitRecorder
+from ..analysis.inside.look import look_inside
+from ..analysis.probes import norm_sites
+from ..analysis.read import Comparison, Run, read_directory, read_run
+from ..analysis.report import write_report
 from .assemble import build_model
 from .calibrate import POLICY, read_policy
-from .common.batch import Batch
-from .common.files import with_nulls, write_json
-from .data.dataset import DataSet
-from .engine.checkpoint import checkpoint_step
-from .engine.progress import Silent
-from .engine.run_dir import RunDirectory
-from .models.cascade import Cascade
-from .opened import OpenedRun, limited, open_run
+from ..common.batch import Batch
+from ..common.files import with_nulls, write_json
+from ..data.dataset import DataSet
+from ..engine.checkpoint import checkpoint_step
+from ..engine.progress import Silent
+from .directory import RunDirectory
+from ..models.cascade import Cascade
+from .subject import OpenedRun, limited, open_run
 from .samples import data_uri
 
 BATCH = 16  # attention weights of a batch are held at once: 30 MB a layer for 16 images in ViT-B/16

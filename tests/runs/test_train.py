@@ -7,12 +7,12 @@ import torch
 
 import dynavit
 from dynavit import TrainConfig, evaluate_run, train_run
-from dynavit.config import from_plain, to_plain
+from dynavit.runs.config import from_plain, to_plain
 from dynavit.data.config import DataConfig
 from dynavit.engine.config import EmaConfig, EngineConfig
 from dynavit.engine.progress import Silent
-from dynavit.engine.run_dir import RunDirectory
-from dynavit.runs import predict_run
+from dynavit.runs.directory import RunDirectory
+from dynavit.runs.train import predict_run
 
 TINY = {"epochs": 0.2, "model_options": {"depth": 1, "norm_blocks": 1}}
 

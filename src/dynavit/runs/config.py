@@ -10,9 +10,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .common.registry import nearest_match_error
-from .data.config import AugmentConfig, DataConfig
-from .engine.config import EmaConfig, EngineConfig, OptimConfig, TrainPlan
+from ..common.registry import nearest_match_error
+from ..data.config import AugmentConfig, DataConfig
+from ..engine.config import EmaConfig, EngineConfig, OptimConfig, TrainPlan
 
 T = TypeVar("T")
 

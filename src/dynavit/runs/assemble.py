@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .config import TrainConfig
-from .data.dataset import DataSet
+from ..data.dataset import DataSet
 
 SMALL_IMAGE = 64  # pixels; below, a model's 16-pixel patches would leave next to no tokens
 SMALL_GRID = 8  # tokens along a side of a small image
@@ -16,7 +16,7 @@ SMALL_GRID = 8  # tokens along a side of a small image
 
 def build_model(config: TrainConfig, data: DataSet) -> tuple[nn.Module, dict[str, Any]]:
     """A model for these data, with random weights from the seed, and the call of `create_model` that rebuilds it."""
-    from .models import create_model
+    from ..models import create_model
 
     call = model_call(config, data)
     torch.manual_seed(config.seed)
@@ -33,7 +33,7 @@ def model_call(config: TrainConfig, data: DataSet) -> dict[str, Any]:
 
 def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, Any]) -> dict[str, Any]:
     """img_size, if the model takes one, and smaller patches for small images than a model for large ones comes with."""
-    from .models import create_model
+    from ..models import create_model
 
     with torch.device("meta"):  # only to look at it
         try:

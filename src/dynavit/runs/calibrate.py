@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
-from .common.files import write_json, write_text
-from .data.config import DataConfig
-from .data.dataset import DataSet
-from .data.loader import make_loader
-from .engine.processes import Processes
-from .engine.progress import Silent
-from .models.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
-from .models.cascade import Cascade
-from .models.exit_policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
-from .opened import open_run
+from ..bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
+from ..common.files import write_json, write_text
+from ..data.config import DataConfig
+from ..data.dataset import DataSet
+from ..data.loader import make_loader
+from ..engine.processes import Processes
+from ..engine.progress import Silent
+from ..models.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
+from ..models.cascade import Cascade
+from ..models.exit_policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
+from .subject import open_run
 from .samples import data_uri
 
 POLICY = "policy.json"

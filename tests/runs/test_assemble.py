@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dynavit.assemble import build_model, model_call
+from dynavit.runs.assemble import build_model, model_call
 from dynavit.common.registry import UnknownNameError
-from dynavit.config import TrainConfig, from_plain, to_plain
+from dynavit.runs.config import TrainConfig, from_plain, to_plain
 from dynavit.data.dataset import DataSet
 
 

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from .assemble import prepared_as
 from .config import TrainConfig, from_plain
-from .data.config import DataConfig
-from .data.dataset import DataSet
-from .data.loader import make_loader
-from .data.open import open_data
-from .engine.contract import Loader
-from .engine.processes import Processes
-from .engine.run_dir import RunDirectory
+from ..data.config import DataConfig
+from ..data.dataset import DataSet
+from ..data.loader import make_loader
+from ..data.open import open_data
+from ..engine.contract import Loader
+from ..engine.processes import Processes
+from .directory import RunDirectory
 from .model_files import ModelCard, load
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from dynavit import TrainConfig, train_run
-from dynavit.config import from_plain
+from dynavit.runs.config import from_plain
 
 pytestmark = pytest.mark.slow
 

@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from .assemble import prepared_as
-from .common.files import write_json
-from .data.config import DataConfig
-from .data.corrupted_loader import CorruptedLoader
-from .data.corruption_exact import check_exact
-from .data.corruption_severities import SMALL_SIDE
-from .data.dataset import DataSet
-from .data.fingerprint import fingerprint
-from .data.imagenet_variants import open_imagenet_c
-from .engine.checkpoint import EMA, MANIFEST, MODEL
-from .engine.contract import Loader
-from .engine.evaluate import evaluate
+from ..common.files import write_json
+from ..data.config import DataConfig
+from ..data.corrupted_loader import CorruptedLoader
+from ..data.corruption_exact import check_exact
+from ..data.corruption_severities import SMALL_SIDE
+from ..data.dataset import DataSet
+from ..data.fingerprint import fingerprint
+from ..data.imagenet_variants import open_imagenet_c
+from ..engine.checkpoint import EMA, MANIFEST, MODEL
+from ..engine.contract import Loader
+from ..engine.evaluate import evaluate
 from .model_files import ModelCard
-from .opened import OpenedRun, limited, open_run
-from .tasks.choose import task_for
-from .tasks.classification import Classification
-from .tasks.early_exit import EarlyExit
+from .subject import OpenedRun, limited, open_run
+from ..tasks.choose import task_for
+from ..tasks.classification import Classification
+from ..tasks.early_exit import EarlyExit
 
 DIRECTORY = Path("eval") / "robust"
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import dynavit
-from dynavit.analyse import analyze_runs
+from dynavit.runs.analyze import analyze_runs
 from dynavit.analysis.report import write_report
-from dynavit.config import TrainConfig
-from dynavit.runs import train_run
+from dynavit.runs.config import TrainConfig
+from dynavit.runs.train import train_run
 
 TINY = {"epochs": 0.05, "batch_size": 32}
 SWIN = {"embed_dim": 8, "depths": [2, 2], "num_heads": [2, 2], "window_size": 2, "patch_size": 1}
@@ -26,7 +26,7 @@ EVERYONE |= {"dtn_nature"}
 
 
 def trained(where, **options):
-    from dynavit.config import from_plain
+    from dynavit.runs.config import from_plain
 
     train_run(from_plain(TrainConfig, {**TINY, **options}), where)
     return where
@@ -56,8 +56,8 @@ def analysed(runs):
 @pytest.fixture
 def without_drawing(monkeypatch):
     """Most tests are about numbers, and drawing takes seconds."""
-    monkeypatch.setattr("dynavit.analyse.draw_all", lambda *_, **__: None)
-    monkeypatch.setattr("dynavit.analyse.write_report", lambda directory: directory / "report.html")
+    monkeypatch.setattr("dynavit.runs.analyze.draw_all", lambda *_, **__: None)
+    monkeypatch.setattr("dynavit.runs.analyze.write_report", lambda directory: directory / "report.html")
 
 
 def numbers(directory):
@@ -198,10 +198,10 @@ def test_what_the_numbers_are_of(runs, tmp_path, without_drawing, monkeypatch):
         assert len(value["shown"]) == 5
         source = {"path": str(runs["vit"]), "model": "vit_micro", "checkpoint": "last", "weights": "model", "step": 2}
         assert run["source"] == source
-    monkeypatch.setattr("dynavit.analyse.look_inside", look_inside)
+    monkeypatch.setattr("dynavit.runs.analyze.look_inside", look_inside)
     with pytest.raises(KeyboardInterrupt):
         analyze_runs([runs["vit"]], images=5, out=tmp_path)
-    from dynavit.opened import open_run
+    from dynavit.runs.subject import open_run
 
     (everything,) = [batch.inputs for (batch,) in open_run(runs["vit"]).loader("test", 360).epoch()]
     evenly = everything[torch.tensor([0, 72, 144, 216, 288])]
@@ -242,7 +242,7 @@ def test_unfinished_runs_of_a_comparison_are_passed_over(runs, tmp_path, without
 
 
 def test_where_nothing_can_be_written_is_noticed_first(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("dynavit.analyse.open_run", None)
+    monkeypatch.setattr("dynavit.runs.analyze.open_run", None)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         analyze_runs([runs["vit"]], out=tmp_path / "file")

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common.files import write_json
-from .common.registry import nearest_match_error
+from ..common.files import write_json
+from ..common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
 
 if TYPE_CHECKING:
-    from .data.dataset import DataSet
+    from ..data.dataset import DataSet
 
 FILE = "comparison.json"
 
@@ -128,9 +128,9 @@ def compare(
     Called again it skips finished runs and resumes others, also with more norms or seeds. A run that fails does not stop the
     others; it is named in comparison.json and in the report.
     """
-    from .analysis.report import write_report
-    from .norms.factory import norm_class_of
-    from .runs import open_training_data
+    from ..analysis.report import write_report
+    from ..norms.factory import norm_class_of
+    from .train import open_training_data
 
     watch = watch or Watcher()
     settings = settings_of(config)
@@ -202,7 +202,7 @@ def _train_in_pool(
     left: dict[str, TrainConfig], out: Path, processes: int, watch: Watcher, tell: Callable[[str, str | None], None]
 ) -> list[str]:
     """Train all that is left, and take it out when it is done. Returns the runs under way when a process died, if one did."""
-    from .engine.worker_pool import WorkerDied, run_jobs
+    from ..engine.worker_pool import WorkerDied, run_jobs
 
     begun: list[str] = []
 
@@ -224,8 +224,8 @@ def _train_in_pool(
 
 def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | None:
     """Train, or go on; the reason if it failed."""
-    from .engine.progress import Silent
-    from .runs import train_run
+    from ..engine.progress import Silent
+    from .train import train_run
 
     class Report(Silent):
         total = 0
@@ -247,7 +247,7 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
 
 
 def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
-    from .engine.worker_pool import say
+    from ..engine.worker_pool import say
 
     try:
         return _train_one(name, config, out, lambda *news: say(news))
@@ -268,12 +268,12 @@ def _measure(config: CompareConfig, settings: Sequence[Setting], data: "DataSet"
     """Cost of a step of every setting, with its own data, batch and precision, and the machine. Settings that cannot be built
     have none."""
     from .assemble import build_model
-    from .bench.cost import Contestant, training_costs
-    from .bench.machine import describe_machine
-    from .data.loader import make_loader
-    from .engine.processes import Processes
-    from .runs import open_training_data
-    from .tasks.choose import task_for
+    from ..bench.cost import Contestant, training_costs
+    from ..bench.machine import describe_machine
+    from ..data.loader import make_loader
+    from ..engine.processes import Processes
+    from .train import open_training_data
+    from ..tasks.choose import task_for
 
     contestants = {}
     for setting in settings:

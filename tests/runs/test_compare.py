@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from dynavit.compare import CompareConfig, Watcher, compare, result_of, run_config, settings_of
-from dynavit.config import TrainConfig, to_plain
+from dynavit.runs.compare import CompareConfig, Watcher, compare, result_of, run_config, settings_of
+from dynavit.runs.config import TrainConfig, to_plain
 
 TINY = {"epochs": 0.2, "model_options": {"depth": 1, "norm_blocks": 1}}
 
@@ -143,7 +143,7 @@ def test_every_combination_is_trained_and_described(compared):
 
 def test_a_run_of_a_grid_is_the_run_of_its_own(compared, tmp_path):
     """Nothing leaks from one run of a process into the next."""
-    from dynavit.runs import train_run
+    from dynavit.runs.train import train_run
 
     out, _ = compared
     train_run(TrainConfig(norm="dtn", lr=0.002, seed=1, **TINY), tmp_path / "alone")
@@ -218,13 +218,13 @@ def test_processes_train_the_same_as_one(compared, tmp_path, only_training):
 
 
 def test_any_failure_of_a_run_leaves_the_others_alone(tmp_path, monkeypatch):
-    import dynavit.runs
-    from dynavit.compare import _train_one
+    import dynavit.runs.train
+    from dynavit.runs.compare import _train_one
 
     def fail(*args, **options):
         raise AssertionError("dim should be divisible by num_heads")
 
-    monkeypatch.setattr(dynavit.runs, "train_run", fail)
+    monkeypatch.setattr(dynavit.runs.train, "train_run", fail)
     assert _train_one("x", None, tmp_path, None) == "AssertionError: dim should be divisible by num_heads"
 
 

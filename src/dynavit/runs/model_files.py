@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .common.files import write_json
-from .deploy.manifest import is_bundle
-from .models.released import import_released
+from ..common.files import write_json
+from ..deploy.manifest import is_bundle
+from ..models.released import import_released
 
 MODEL_CARD = "model.json"
 
@@ -73,15 +73,15 @@ def load(
         checkpoint: the end of the training, or where validation was best.
         weights: "ema" are the averaged ones; by default those, if the run kept any.
     """
-    from .engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
-    from .models import create_model
+    from ..engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
+    from ..models import create_model
 
     run = Path(path)
     if is_bundle(run):
         if (checkpoint, weights) != ("last", None):
             raise ValueError(f"{run} is a bundle, which holds one set of weights; choose them when you export a run")
-        from .deploy.bundle_model import BundleModel
-        from .deploy.runner import load_bundle
+        from ..deploy.bundle_model import BundleModel
+        from ..deploy.runner import load_bundle
 
         return BundleModel(load_bundle(run)).eval()
     card = ModelCard.read(run)
@@ -96,7 +96,7 @@ def load(
     state = read_weights(directory, file)
     model = create_model(**card.model)
     if card.fold is not None:
-        from .deploy.refold import fold_structure
+        from ..deploy.refold import fold_structure
 
         model = fold_structure(model, card.input_size)
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))

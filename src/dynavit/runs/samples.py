@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data.config import DataConfig
-from .data.dataset import DataSet
-from .data.loader import make_loader
-from .engine.processes import Processes
-from .tasks.choose import final_logits
+from ..data.config import DataConfig
+from ..data.dataset import DataSet
+from ..data.loader import make_loader
+from ..engine.processes import Processes
+from ..tasks.choose import final_logits
 
 EXAMINED = 512  # images looked at
 SHOWN = 24  # images kept

@@ -10,7 +10,7 @@ import torch
 
 import dynavit
 from dynavit import TrainConfig, train_run
-from dynavit.calibrate import CALIBRATION, POLICY, Goal, Subject, calibrate_run, judge_run, read_calibration, read_policy
+from dynavit.runs.calibrate import CALIBRATION, POLICY, Goal, Subject, calibrate_run, judge_run, read_calibration, read_policy
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.digits import open_digits
 from dynavit.models.calibration import simulate
@@ -42,8 +42,8 @@ def instant(monkeypatch):
     def milliseconds(cascade, images, policies, batch_size):
         return [1.5 * (1 + cascade.predict(images, policy).exit.double().mean().item()) for policy in policies]
 
-    monkeypatch.setattr("dynavit.calibrate.exit_milliseconds", lambda cascade, images: [1.0, 2.0])
-    monkeypatch.setattr("dynavit.calibrate.prediction_milliseconds", milliseconds)
+    monkeypatch.setattr("dynavit.runs.calibrate.exit_milliseconds", lambda cascade, images: [1.0, 2.0])
+    monkeypatch.setattr("dynavit.runs.calibrate.prediction_milliseconds", milliseconds)
 
 
 def answers(run, split):
@@ -103,7 +103,7 @@ def test_thresholds_are_found_before_the_other_split_is_opened(copy, monkeypatch
 
 
 def test_images_are_never_augmented(copy, monkeypatch):
-    import dynavit.calibrate as module
+    import dynavit.runs.calibrate as module
 
     asked = []
     make_loader = module.make_loader
@@ -195,8 +195,8 @@ def test_the_gallery_holds_images_where_they_left(copy):
 
 
 def test_of_a_large_split_evenly_many_images_are_measured_and_shown(copy, monkeypatch):
-    monkeypatch.setattr("dynavit.calibrate.MEASURED_IMAGES", 100)
-    monkeypatch.setattr("dynavit.calibrate.LOOK_BATCH", 7)
+    monkeypatch.setattr("dynavit.runs.calibrate.MEASURED_IMAGES", 100)
+    monkeypatch.setattr("dynavit.runs.calibrate.LOOK_BATCH", 7)
     seen = Subject.open(copy, ("test",), None, None, "cpu").look_at("test", "max_softmax")
     data = open_digits(None, DataConfig())
     wanted = data.splits["test"].images[::4, 0] / 255

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from dynavit.config import TrainConfig, to_plain
+from dynavit.runs.config import TrainConfig, to_plain
 from dynavit.data.config import DataConfig
 from dynavit.engine.checkpoint import Snapshot, write_checkpoint
-from dynavit.engine.run_dir import RunDirectory
-from dynavit.model_files import ModelCard
+from dynavit.runs.directory import RunDirectory
+from dynavit.runs.model_files import ModelCard
 from dynavit.models import create_model
 
 DIGITS = [str(digit) for digit in range(10)]

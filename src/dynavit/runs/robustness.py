@@ -18,22 +18,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .analysis.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
-from .common.files import write_json
-from .common.registry import nearest_match_error
-from .corrupted_run import DIRECTORY, Found, Question, Subject, fingerprint_of
-from .data.config import DataConfig
-from .data.corruptions import CORRUPTIONS, SEVERITIES
-from .data.folder import some
-from .data.imagenet_variants import class_numbers, corruption_folders, is_imagenet, open_variant
-from .engine.evaluate import evaluate
-from .engine.progress import Silent
-from .engine.worker_pool import run_jobs, say
+from ..analysis.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
+from ..common.files import write_json
+from ..common.registry import nearest_match_error
+from .corrupted import DIRECTORY, Found, Question, Subject, fingerprint_of
+from ..data.config import DataConfig
+from ..data.corruptions import CORRUPTIONS, SEVERITIES
+from ..data.folder import some
+from ..data.imagenet_variants import class_numbers, corruption_folders, is_imagenet, open_variant
+from ..engine.evaluate import evaluate
+from ..engine.progress import Silent
+from ..engine.worker_pool import run_jobs, say
 from .model_files import ModelCard
-from .opened import limited
-from .runs import EVAL_BATCH
-from .tasks.choose import final_logits
-from .tasks.classification import Classification
+from .subject import limited
+from .train import EVAL_BATCH
+from ..tasks.choose import final_logits
+from ..tasks.classification import Classification
 
 CLEAN = "clean"  # measured like a corruption, at severity 0
 ALEXNET_NAME = "alexnet"

@@ -8,8 +8,8 @@ from torch import nn
 
 import dynavit
 from dynavit.engine.checkpoint import Checkpoints, Snapshot
-from dynavit.initial import initial_weights
-from dynavit.model_files import ModelCard
+from dynavit.runs.initial import initial_weights
+from dynavit.runs.model_files import ModelCard
 from models.released_states import shapes
 
 

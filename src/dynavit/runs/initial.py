@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .convert.sites import heads_of, read_norm
-from .convert.start import set_start
-from .engine.checkpoint import EMA
+from ..convert.sites import heads_of, read_norm
+from ..convert.start import set_start
+from ..engine.checkpoint import EMA
 from .model_files import load, read_state
-from .models.layers import resize_positions
-from .models.released import import_released
-from .norms.annealed import AnnealedNorm
+from ..models.layers import resize_positions
+from ..models.released import import_released
+from ..norms.annealed import AnnealedNorm
 
 State = dict[str, Tensor]
 
