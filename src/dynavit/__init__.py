@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .norms import create_norm as create_norm
     from .norms import list_norms as list_norms
     from .norms import recalibrate as recalibrate
+    from .runs.evaluate import evaluate_run as evaluate_run
     from .runs.robustness import evaluate_robust as evaluate_robust
-    from .runs.train import evaluate_run as evaluate_run
     from .runs.train import train_run as train_run
 
     __version__: str

@@ -217,9 +217,9 @@ def test_distances_of_different_grids_have_one_unit(runs, tmp_path, without_draw
 
 
 def test_unfinished_runs_of_a_comparison_are_passed_over(runs, tmp_path, without_drawing):
-    from dynavit.engine.progress import Silent
+    from dynavit.engine.progress import Progress
 
-    class Notes(Silent):
+    class Notes(Progress):
         def __init__(self):
             self.texts = []
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common.metric import Metric
 from ..runs.compare import CompareConfig, Watcher
 from .show import print_table
 
@@ -20,8 +21,8 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
         out: directory of the comparison.
         overwrite: delete what is in --out and begin again.
     """
-    from ..analysis.read import read_comparison
-    from ..analysis.table import comparison_table, table_notes
+    from ..analysis.report.read import read_comparison
+    from ..analysis.report.table import comparison_table, table_notes
     from ..runs.compare import compare
 
     with show_runs() as watch:
@@ -53,7 +54,10 @@ class Shown(Watcher):
         self.ended += 1
         if problem is not None:
             self.failed.append(f"{run}: {problem}")
-        outcome = f"{result['split']} top-1 {result['top1']:.2%}" if result else "done, with nothing to evaluate it on"
+        outcome = "done, with nothing to evaluate it on"
+        if result and result.get("metrics"):
+            metric = Metric(**result["metrics"][0])
+            outcome = f"{result['split']} {metric.label} {metric.text(result[metric.name])}"
         outcome = outcome if problem is None else f"failed: {problem}"
         self.say(f"[{self.ended}/{self.planned}] {run}: {outcome}")
 

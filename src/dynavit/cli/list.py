@@ -102,6 +102,32 @@ def model_rows(pattern: str = "*") -> list[ModelRow]:
     return rows
 
 
+def list_tasks(json: bool = False) -> None:
+    """List the tasks: what a model is trained for, how it is judged, and the task's own options.
+
+    The task follows from model and data unless --task names another; its options are written --task.NAME. In Python:
+    `TrainConfig(task=..., task_options={...})`.
+
+    Args:
+        json: print JSON instead of a table.
+    """
+    from ..tasks.table import TASKS
+    from .parse import attribute_docs
+
+    rows = []
+    for name in TASKS:
+        task = TASKS[name]
+        main = task.metrics[0] if task.metrics else None
+        judged = f"{main.label}, {main.better} is better" if main else "loss"
+        about = (inspect.getdoc(task) or "").partition("\n")[0]
+        rows.append({"name": name, "description": about, "judged by": judged, "options": attribute_docs(task.Options)})
+    if json:
+        print(json_format.dumps(rows, indent=2))
+        return
+    shown = [[*list(row.values())[:3], ", ".join(f"--task.{option}" for option in row["options"]) or "-"] for row in rows]
+    print_table("Tasks", ["name", "what it is", "judged by", "own options"], shown)
+
+
 def list_data(json: bool = False) -> None:
     """List the data sets that can be opened by name.
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
-from ..engine.checkpoint import EMA
 from .model_files import load, read_state
+from .subject import Subject
 from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..norms.annealed import AnnealedNorm
@@ -95,7 +95,7 @@ def read_source(source: str) -> Source:
     path = Path(source)
     if path.is_dir():
         model = load(path)
-        averaged = (path / "checkpoints" / "last" / EMA).exists()
+        averaged = Subject.of(path).source()["weights"] == "ema"
         return Source(f"{source} (averaged weights)" if averaged else source, model.state_dict(), model)
     if not path.exists():
         raise ValueError(f"{source}: no such file or directory; initial weights come from {KINDS}")
@@ -123,7 +123,7 @@ def _pretrained(name: str) -> nn.Module:
     except Exception as error:  # timm, its hub and the network raise all kinds
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"the weights of {TIMM}{name} could not be had ({reason}); timm fetches them over the network once and keeps them "
+            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and keeps them "
             "in its cache"
         ) from error
 
