@@ -7,10 +7,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..common.batch import Batch
-from .corruptions import corrupt
-from .dataset import DataSet
-from .memory import normalise
+from ...common.batch import Batch
+from ..dataset import DataSet
+from ..memory import normalise
+from .by_name import corrupt
 
 
 class Loader(Protocol):
