@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dynavit.common.data import LoaderOptions
 from dynavit.common.registry import UnknownNameError
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.dataset import DataSet, FileSplit
@@ -53,7 +54,8 @@ def test_loaders_fit_their_splits(tmp_path):
     options = {"train": True, "batch_size": 7, "seed": 2, "dtype": torch.float64, "rank": 1, "world": 2, "accumulate": 3}
     loader = make_loader(digits, "val", augment=AugmentConfig(erase=0.5), **options)
     assert isinstance(loader, MemoryLoader)
-    direct = MemoryLoader(digits.splits["val"], digits, augment=AugmentConfig(erase=0.5), device="cpu", **options)
+    how = LoaderOptions(augment=AugmentConfig(erase=0.5), config=DataConfig(), **options)
+    direct = MemoryLoader(digits.splits["val"], digits, how)
     for ours, theirs in zip(loader.epoch(1), direct.epoch(1), strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert torch.equal(one.inputs, other.inputs) and torch.equal(one.index, other.index)

@@ -59,3 +59,11 @@ class AugmentConfig:
     cutmix: float = 0.0
     label_smoothing: float = 0.0
     repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.padding <= 1:
+            raise ValueError(f"augment.padding={self.padding}: a fraction of the side, from 0 to 1")
+        if not 0 <= self.erase <= 1:
+            raise ValueError(f"augment.erase={self.erase}: a probability, from 0 to 1")
+        if self.repeats < 1:
+            raise ValueError(f"augment.repeats={self.repeats}: each image that takes part is visited at least once")

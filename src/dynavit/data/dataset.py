@@ -1,10 +1,12 @@
-"""What an opened data set is. Small ones live in memory as bytes, large ones are lists of files."""
+"""Opened data sets of images with classes. Small ones live in memory as bytes, large ones are lists of files."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+from ..common.data import Loader, LoaderOptions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,7 +42,7 @@ class FileSplit:
 
 @dataclass(frozen=True)
 class MapSplit:
-    """Images that something else keeps: `read(key)` gives an RGB image, or a ValueError that names it. Travels to workers."""
+    """Images that something else keeps: `read(key)` gives an RGB image, or a ValueError that names it. Workers get both."""
 
     read: Callable[[Any], "Image"]
     keys: Sequence[Any]
@@ -55,7 +57,7 @@ class MapSplit:
 
 @dataclass(frozen=True)
 class DataSet:
-    """An opened data set.
+    """Images with classes, as `common.data.Data` asks.
 
     Attributes:
         splits: "train", and where there are such "val" and "test".
@@ -63,7 +65,8 @@ class DataSet:
         mean, std: per channel, of pixels in [0, 1].
         mirrored: whether a mirrored image keeps its class, the default of `augment.flip`.
         crop_pct: part of the shorter side that evaluation sees of image files; None: as fits their size.
-        notes: what was decided while opening, for the user: a split that was cut, labels that were renumbered.
+        notes: decisions taken while opening, for the user: a split that was cut, images that are padded.
+        task: the task that fits.
     """
 
     name: str
@@ -75,7 +78,39 @@ class DataSet:
     mirrored: bool = True
     notes: tuple[str, ...] = ()
     crop_pct: float | None = None
+    task: str = "classification"
 
     @property
     def channels(self) -> int:
         return len(self.mean)
+
+    def loader(self, split: str, how: LoaderOptions) -> Loader:
+        """Batches of (b, c, height, width) images and (b,) labels, or (b, classes) probabilities if training mixes them."""
+        chosen = self.splits[split]
+        if isinstance(chosen, MemorySplit):
+            from .memory_loader import MemoryLoader
+
+            return MemoryLoader(chosen, self, how)
+        from .file_loader import FileLoader  # brings timm and torchvision, which sets in memory do without
+
+        return FileLoader(chosen, self, how)
+
+    def describe(self) -> dict[str, Any]:
+        """Names of classes, and how an image file becomes an input."""
+        from .preprocess import describe_preprocessing
+
+        return {"classes": list(self.classes), "preprocess": describe_preprocessing(self)}
+
+    def prepared_as(self, facts: Mapping[str, Any], user: object) -> "DataSet":
+        """The same images in the size and colours that a model knows, if there are as many classes and channels."""
+        classes, known = facts["classes"], facts["preprocess"]
+        if len(self.classes) != len(classes):
+            raise ValueError(f"{self.name} has {len(self.classes)} classes, the model of {user} tells {len(classes)} apart")
+        if self.channels != len(known["mean"]):
+            raise ValueError(f"{self.name} has {self.channels} channels, the model of {user} takes {len(known['mean'])}")
+        image_size, mean, std = (tuple(known[name]) for name in ("image_size", "mean", "std"))
+        return replace(self, image_size=image_size, mean=mean, std=std)
+
+    def subset(self, split: str, index: Tensor) -> "DataSet":
+        """The same with only the images (n,) of this split; other splits stay."""
+        return replace(self, splits={**self.splits, split: self.splits[split].subset(index)})

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from ..common.files import write_json
 from ..data.config import DataConfig
-from ..data.corrupted_loader import CorruptedLoader
-from ..data.corruption_exact import check_exact
-from ..data.corruption_severities import SMALL_SIDE
+from ..data.corruptions.loader import CorruptedLoader
+from ..data.corruptions.exact import check_exact
+from ..data.corruptions.severities import SMALL_SIDE
 from ..data.dataset import DataSet
 from ..data.fingerprint import fingerprint
 from ..data.imagenet_variants import open_imagenet_c

@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from .corruption_filters import smooth
-from .corruption_random import Numbers
+from .filters import smooth
+from .random import Numbers
 
 
 def contrast(x: Tensor, numbers: Numbers, kept: float) -> Tensor:

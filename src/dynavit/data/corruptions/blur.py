@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .corruption_filters import convolve, gaussian, smooth, streak, zoom
-from .corruption_random import Numbers
+from .filters import convolve, gaussian, smooth, streak, zoom
+from .random import Numbers
 
 
 def defocus_blur(x: Tensor, numbers: Numbers, radius: float, sigma: float) -> Tensor:

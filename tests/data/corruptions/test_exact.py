@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.corruption_images import mean_psnr, photos
+from data.corruptions.images import mean_psnr, photos
 from dynavit.data.corruptions import CORRUPTIONS, corrupt
 
 DETERMINISTIC = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression")

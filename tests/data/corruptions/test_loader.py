@@ -5,8 +5,8 @@ import torch
 
 from data.image_files import write_folder
 from dynavit.data.config import DataConfig
-from dynavit.data.corrupted_loader import CorruptedLoader, as_bytes
 from dynavit.data.corruptions import corrupt
+from dynavit.data.corruptions.loader import CorruptedLoader, as_bytes
 from dynavit.data.dataset import DataSet, MemorySplit
 from dynavit.data.folder import open_folder
 from dynavit.data.loader import make_loader

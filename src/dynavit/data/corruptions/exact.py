@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .sampling import derive_seed
+from ..sampling import derive_seed
 
 LEAST_SIDE = 32  # the package's own limit
 TAKES_A_SEED = ("impulse_noise", "glass_blur")  # the others draw from numpy's global generator

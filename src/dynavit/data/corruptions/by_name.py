@@ -9,12 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..common.registry import nearest_match_error
-from . import corruption_blur, corruption_digital, corruption_noise, corruption_weather
-from .corruption_exact import corrupt_exactly
-from .corruption_random import Numbers
-from .corruption_severities import LARGE, SMALL, SMALL_SIDE
-from .sampling import derive_seed
+from ...common.registry import nearest_match_error
+from ..sampling import derive_seed
+from . import blur, digital, noise, weather
+from .exact import corrupt_exactly
+from .random import Numbers
+from .severities import LARGE, SMALL, SMALL_SIDE
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -26,10 +26,10 @@ CORRUPTIONS: tuple[str, ...] = tuple(name for names in GROUPS.values() for name 
 SEVERITIES = (1, 2, 3, 4, 5)
 
 _MODULES = {
-    "noise": corruption_noise,
-    "blur": corruption_blur,
-    "weather": corruption_weather,
-    "digital": corruption_digital,
+    "noise": noise,
+    "blur": blur,
+    "weather": weather,
+    "digital": digital,
 }
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     name: getattr(_MODULES[group], name) for group, names in GROUPS.items() for name in names

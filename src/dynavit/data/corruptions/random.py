@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .sampling import uniform
+from ..sampling import uniform
 
 SMALLEST = 2.0**-54  # below every number that `uniform` gives but 0, whose normal quantile is infinite
 

@@ -11,13 +11,12 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from data.corruption_images import digits, mean_psnr, photos
-from dynavit.data import corruptions
-from dynavit.data.corruption_blur import scatter
-from dynavit.data.corruption_filters import convolve, gaussian, streak, zoom
-from dynavit.data.corruption_random import Numbers
-from dynavit.data.corruption_severities import LARGE, SMALL
-from dynavit.data.corruptions import CORRUPTIONS, GROUPS, corrupt
+from data.corruptions.images import digits, mean_psnr, photos
+from dynavit.data.corruptions import CORRUPTIONS, GROUPS, by_name, corrupt
+from dynavit.data.corruptions.blur import scatter
+from dynavit.data.corruptions.filters import convolve, gaussian, streak, zoom
+from dynavit.data.corruptions.random import Numbers
+from dynavit.data.corruptions.severities import LARGE, SMALL
 
 DETERMINISTIC = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
 
@@ -48,7 +47,7 @@ def test_a_sample_is_corrupted_alike_in_every_batch(name, side, monkeypatch):
     images, index = photos(5, side, side), torch.tensor([3, 1_000_000, 7, 0, 4])
     whole = corrupt(images, name, 3, seed=5, index=index)
     assert torch.equal(corrupt(images[[4, 1]], name, 3, seed=5, index=index[[4, 1]]), whole[[4, 1]])
-    monkeypatch.setattr(corruptions, "_AT_ONCE", 1)  # one image at a time
+    monkeypatch.setattr(by_name, "_AT_ONCE", 1)  # one image at a time
     assert torch.equal(corrupt(images, name, 3, seed=5, index=index), whole)
 
 
@@ -127,7 +126,7 @@ def numbers(count: int) -> Numbers:
 
 @pytest.mark.parametrize("photons", [3, 60, 500])
 def test_shot_noise_is_poisson(photons):
-    from dynavit.data.corruption_noise import shot_noise
+    from dynavit.data.corruptions.noise import shot_noise
 
     value = torch.tensor([0, 51, 255]).double() / 255
     counts = shot_noise(value.view(1, 3, 1, 1).expand(4, 3, 100, 100), numbers(4), photons) * photons
@@ -211,7 +210,7 @@ def test_grey_images_go_through_the_codec():
 
 
 def test_no_two_pieces_of_ice_are_alike_and_all_are_ice():
-    from dynavit.data.corruption_weather import draw_ice
+    from dynavit.data.corruptions.weather import draw_ice
 
     for side in (32, 224):
         ice = draw_ice(numbers(6), side, side)

@@ -2,28 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..common.batch import Batch
-from .corruptions import corrupt
-from .dataset import DataSet
-from .memory import normalise
-
-
-class Loader(Protocol):
-    """What is asked of a loader here; `loader.py` makes them."""
-
-    steps: int
-    samples: int
-
-    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[list[Batch]]: ...
+from ...common.batch import Batch
+from ...common.data import Loader
+from ..dataset import DataSet
+from ..memory import normalise
+from .by_name import corrupt
 
 
 class CorruptedLoader:
-    """The batches of a loader, see `engine.contract.Loader`, with corrupted images.
+    """The batches of a loader, see `common.data.Loader`, with corrupted images.
 
     They go back to bytes, are corrupted, and are normalised again. Severity 0 leaves it at that, so that clean and corrupted
     errors are measured in the same way. `numbers`, (samples,), number the samples of the loader: random numbers of a corruption

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .corruption_random import Numbers
+from .random import Numbers
 
 
 def gaussian_noise(x: Tensor, numbers: Numbers, sigma: float) -> Tensor:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .corruption_filters import streak, zoom
-from .corruption_random import Numbers
+from .filters import streak, zoom
+from .random import Numbers
 
 LUMA = (0.299, 0.587, 0.114)
 ICE = (0.82, 0.94, 1.0)  # a little blue
