@@ -11,14 +11,10 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .runs.analyze import analyze_runs as analyze_runs
     from .analysis.inside.look import look_inside as look_inside
-    from .runs.config import TrainConfig as TrainConfig
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
     from .deploy.folding import fold as fold
-    from .runs.model_files import load as load
-    from .runs.model_files import load_released as load_released
     from .models import create_model as create_model
     from .models import import_released as import_released
     from .models import list_models as list_models
@@ -27,7 +23,11 @@ if TYPE_CHECKING:
     from .norms import create_norm as create_norm
     from .norms import list_norms as list_norms
     from .norms import recalibrate as recalibrate
+    from .runs.analyze import analyze_runs as analyze_runs
+    from .runs.config import TrainConfig as TrainConfig
     from .runs.evaluate import evaluate_run as evaluate_run
+    from .runs.model_files import load as load
+    from .runs.model_files import load_released as load_released
     from .runs.robustness import evaluate_robust as evaluate_robust
     from .runs.train import train_run as train_run
 

@@ -35,8 +35,8 @@ def analyze(
         token: whose positional weights are drawn: 0.5,0.5 is the middle of the image, 0,0 its top left.
         out: directory of the page; the run, or the comparison the runs belong to, if not given.
     """
-    from ..runs.analyze import analyze_runs
     from ..engine.progress import choose_progress
+    from ..runs.analyze import analyze_runs
     from ..runs.directory import AnyDirectory
 
     names = layers.split(",") if isinstance(layers, str) else layers or []

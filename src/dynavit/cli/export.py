@@ -33,9 +33,7 @@ def export(
     """
     from ..runs.export import export_run
 
-    where, facts = export_run(
-        Subject.of(run, which), format, out, folded=fold, int8=int8, overwrite=overwrite
-    )
+    where, facts = export_run(Subject.of(run, which), format, out, folded=fold, int8=int8, overwrite=overwrite)
     error = facts["error"]
     print_table(
         f"{where}: {', '.join([*facts['parts'], *([facts['early_exit']] if 'early_exit' in facts else [])])}",

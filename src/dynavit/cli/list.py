@@ -124,7 +124,11 @@ def list_tasks(json: bool = False) -> None:
     if json:
         print(json_format.dumps(rows, indent=2))
         return
-    shown = [[*list(row.values())[:3], ", ".join(f"--task.{option}" for option in row["options"]) or "-"] for row in rows]
+    columns = ("name", "description", "judged by")
+    shown = [
+        [*(str(row[column]) for column in columns), ", ".join(f"--task.{option}" for option in row["options"]) or "-"]
+        for row in rows
+    ]
     print_table("Tasks", ["name", "what it is", "judged by", "own options"], shown)
 
 

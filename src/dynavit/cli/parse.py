@@ -235,7 +235,7 @@ def _check_names(words: Sequence[str], known: Sequence[str]) -> None:
 
 def _meant(words: Sequence[str], types: dict[str, Any]) -> list[str]:
     """Values as what they mean: a recipe's name its file, `0,1,2` a list of numbers."""
-    meaning: dict[str, Callable[[str], str]] = {"--config": lambda value: value if value[:1] == "{" else str(config_file(value))}
+    meaning: dict[str, Callable[[str], str]] = {"--config": _config}
     for name, kind in types.items():
         if kind == list[int]:
             meaning[f"--{name}"] = lambda value: value if value.startswith("[") else f"[{value}]"
@@ -248,6 +248,11 @@ def _meant(words: Sequence[str], types: dict[str, Any]) -> list[str]:
             word = meaning[meant[-1]](word)
         meant.append(word)
     return meant
+
+
+def _config(value: str) -> str:
+    """The file of a recipe's name; options that are given as JSON stay."""
+    return value if value.startswith("{") else str(config_file(value))
 
 
 def _one_line(error: Exception, prog: str, known: Sequence[str]) -> str:

@@ -58,9 +58,9 @@ class Task(nn.Module):
     """A problem. `task(batch)` gives {"loss": mean over the batch's samples, other scalars to log}.
 
     The loop weighs the loss with the batch's share of its step, trains all parameters of the task, and saves its state: the
-    model's under the model's own names, and what else the task holds (a projection head, a teacher, a running centre) beside it.
-    Like every module, a task may have `set_progress(step, total)`, `commit_statistics()`, `scalars()` and the other methods that
-    the engine looks for.
+    model's under the model's own names, and beside it what else the task holds, such as a projection head, a teacher or a
+    running centre. Like every module, a task may have `set_progress(step, total)`, `commit_statistics()`, `scalars()` and the
+    other methods that the engine looks for.
 
     Attributes:
         name: under which the task is registered.

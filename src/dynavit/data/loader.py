@@ -38,4 +38,3 @@ def make_loader(
         accumulate=accumulate,
     )
     return dataset.loader(split, how)
-

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from ..common.files import with_nulls
+from ..runs.directory import RunDirectory
 from .optional import optional_methods
 from .task_state import module_path
-from ..runs.directory import RunDirectory
 
 
 class Log:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.batch import Batch
+from ..runs.directory import RunDirectory
 from .checkpoint import Checkpoints
 from .compiling import Compiled
 from .config import TrainPlan
@@ -19,7 +20,6 @@ from .interrupt import Interrupt
 from .log import Log, module_scalars, read_log
 from .processes import Processes, whole_parameters
 from .progress import Progress
-from ..runs.directory import RunDirectory
 from .trainer import Trainer
 
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from rich.console import Console
 from rich import progress as rich_progress
+from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..common.metric import Metric

@@ -78,21 +78,21 @@ def analyze_runs(
         subject = Subject.of(path, which)
         opened = subject.open(data)
         if data is None:
-            data = opened.data
+            data = opened.images
             split = split or opened.final_split
         assert split is not None
         progress.note(f"looking inside {name}")
         some, _ = opened.limited(split, images)
         found = _look(some, split, shown, layers, token, progress)
         found |= _training(read_run(path))
-        if opened.data.classes != opened.card.classes:
+        if opened.images.classes != opened.card.classes:
             progress.note(f"{name} knows its classes by other names: {opened.card.classes[:3]}... not {data.classes[:3]}...")
         norm = opened.config.norm or next((type(site.norm).__name__ for site in norm_sites(opened.model)), "none")
         used = {name: value for name, value in subject.source().items() if name in ("checkpoint", "weights", "step")}
         source = {"path": str(path), "model": opened.config.model, **used}
         for kind, entry in found.items():
             kinds[kind].append({"name": name, "norm": norm, "source": source, **entry})
-        pictures = pictures or [picture.shown(some.data) for picture in _shown_images(some, split, shown)]
+        pictures = pictures or [picture.shown(some.images) for picture in _shown_images(some, split, shown)]
     assert data is not None and split is not None
     _same_unit(kinds["attention_distance"])
     common = {"images": min(images, len(data.splits[split])), "data": data.name, "split": split, "shown": pictures}
@@ -154,7 +154,7 @@ def _exits(opened: Opened, split: str, answers: list[Any], seen: list[Batch]) ->
     result["gallery"] = [
         [
             {
-                **pictures[numbers[i]].shown(opened.data),
+                **pictures[numbers[i]].shown(opened.images),
                 "prediction": opened.card.classes[int(predicted[i])],
                 "confidence": float(confidence[i]),
             }
@@ -200,8 +200,7 @@ def _shown_images(opened: Opened, split: str, shown: int) -> list[Picture]:
 
 def _images(opened: Opened, split: str, numbers: Sequence[int]) -> dict[int, Picture]:
     """Images of a split by their numbers, without those that cannot be read."""
-    subset = opened.data.splits[split].subset(torch.tensor(numbers, dtype=torch.int64))
-    few = replace(opened, data=replace(opened.data, splits={split: subset}))
+    few = replace(opened, data=opened.data.subset(split, torch.tensor(numbers, dtype=torch.int64)))
     return {
         numbers[int(number)]: Picture(pixels, int(target))
         for (batch,) in few.loader(split, BATCH).epoch()

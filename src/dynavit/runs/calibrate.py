@@ -236,7 +236,7 @@ def _judge(
     """The results of a policy on a split, early exit executed, and beside it thresholds (points, exits) for other budgets."""
     assert policy.gmacs is not None and policy.batch_size is not None
     progress.note(f"running {split} with early exit")
-    data, cascade = exits.opened.data, exits.cascade
+    data, cascade = exits.opened.images, exits.cascade
     asked = [(cascade.predict(inputs, policy), targets) for inputs, targets in exits.batches(split, policy.batch_size)]
     labels, confidence, left_at = (
         torch.cat([getattr(answer, name) for answer, _ in asked]).cpu() for name in ("labels", "confidence", "exit")

@@ -72,7 +72,7 @@ class CorruptedRun:
             self.opened = question.open(_no_images(question.run))
             self.why_no_clean_images = str(error)
         if question.exact:
-            check_exact(self.opened.data.channels, *self.opened.data.image_size)
+            check_exact(self.opened.images.channels, *self.opened.images.image_size)
         clean = None if self.why_no_clean_images else self._clean_images()
         self.conditions: dict[str, Any] = {
             "model": question.which_weights(),
@@ -81,7 +81,7 @@ class CorruptedRun:
         }
 
     def _clean_images(self) -> dict[str, Any]:
-        data = self.opened.data
+        data = self.opened.images
         return {
             "data": data.name,
             "split": self.split,
@@ -91,7 +91,7 @@ class CorruptedRun:
         }
 
     def _corrupted_images(self, clean: dict[str, Any] | None) -> dict[str, Any]:
-        question, size = self.question, list(self.opened.data.image_size)
+        question, size = self.question, list(self.opened.images.image_size)
         if question.imagenet_c is not None:
             folder = str(question.imagenet_c.resolve())
             return {"data": "imagenet_c", "folder": folder, "limit": question.limit, "image_size": size}
@@ -108,7 +108,7 @@ class CorruptedRun:
         if question.imagenet_c is None or severity == 0:
             return CorruptedLoader(
                 self.clean_loader,
-                self.opened.data,
+                self.opened.images,
                 name,
                 severity,
                 numbers=self.numbers,
@@ -164,11 +164,11 @@ def _no_images(run: Path) -> DataSet:
 
 
 def _check_order(opened: Opened) -> None:
-    data, classes = opened.data, opened.card.classes
+    data, classes = opened.images, opened.card.classes
     if data.classes != classes and sorted(data.classes) == sorted(classes):
         raise ValueError(f"{data.name} has the classes of {opened.path} in another order, so every error would be wrong")
 
 
 def fingerprint_of(opened: Opened, split: str) -> str:
     """The first process's: on another machine, times of files may be others."""
-    return opened.processes.join([fingerprint(opened.data.splits[split])])[0]
+    return opened.processes.join([fingerprint(opened.images.splits[split])])[0]

@@ -272,7 +272,7 @@ def _compare_subjects(subject: CorruptedRun, baseline: CorruptedRun) -> list[str
 
 def _about_classes(subject: CorruptedRun) -> list[str]:
     """Where classes are matched by their order alone."""
-    notes, classes, data = [], subject.opened.card.classes, subject.opened.data
+    notes, classes, data = [], subject.opened.card.classes, subject.opened.images
     if subject.question.imagenet_c is not None and (note := class_numbers(classes)[1]):
         notes.append(note)
     if data.classes != classes:
@@ -387,7 +387,7 @@ def _variant(question: Question, variant: str, folder: Path, progress: Progress)
             "data": variant,
             "folder": str(folder.resolve()),
             "fingerprint": fingerprint_of(opened, "test"),
-            "image_size": list(opened.data.image_size),
+            "image_size": list(opened.images.image_size),
         },
     }
     stored = read_robust(question.run, variant)

@@ -4,7 +4,6 @@ Nothing at the top imports torch: the command line shows the fields of `Which` a
 """
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from ..common.data import Data, Loader
     from ..common.task import Task
     from ..data.config import DataConfig
+    from ..data.dataset import DataSet
     from ..engine.processes import Processes
     from ..models.cascade.exit_policy import ExitPolicy
     from .config import TrainConfig
@@ -144,15 +144,19 @@ class Opened:
         return self.subject.run
 
     @property
-        def _check_split(self, split: str) -> None:
-        if split not in self.data.splits:
-            raise ValueError(f"{self.data.name} has no split {split!r}; it has {', '.join(self.data.splits)}")
-
-
-def final_split(self) -> str:
+    def final_split(self) -> str:
         return final_split(self.data)
 
-    @cached_property
+    @property
+    def images(self) -> "DataSet":
+        """The data, where they are images of one size with classes; ValueError where they are not."""
+        from ..data.dataset import DataSet
+
+        if not isinstance(self.data, DataSet):
+            raise ValueError(f"this is for sets of images with classes, and {self.data.name} is a {type(self.data).__name__}")
+        return self.data
+
+    @property
     def is_own_data(self) -> bool:
         """Whether these are the data the run was trained on, where they were."""
         subject = self.subject
@@ -189,7 +193,6 @@ def final_split(self) -> str:
         kept = min(limit or count, count)
         numbers = torch.arange(kept) * count // kept
         return replace(self, data=self.data.subset(split, numbers)) if limit else self, numbers
-
 
     def _check_split(self, split: str) -> None:
         if split not in self.data.splits:
