@@ -20,8 +20,8 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
         out: directory of the comparison.
         overwrite: delete what is in --out and begin again.
     """
-    from ..analysis.read import read_comparison
-    from ..analysis.table import comparison_table, table_notes
+    from ..analysis.report.read import read_comparison
+    from ..analysis.report.table import comparison_table, table_notes
     from ..runs.compare import compare
 
     with show_runs() as watch:

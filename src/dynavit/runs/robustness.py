@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..analysis.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
+from ..analysis.measures.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
 from .corrupted import DIRECTORY, Found, Question, Subject, fingerprint_of
