@@ -13,7 +13,7 @@ import torch
 import dynavit
 from data.image_files import write_folder, write_image
 from dynavit import evaluate_robust
-from dynavit.analysis.corruption_error import ALEXNET
+from dynavit.analysis.measures.corruption_error import ALEXNET
 from dynavit.data.config import DataConfig
 from dynavit.data.corruptions import corrupt
 from dynavit.data.digits import open_digits

@@ -16,11 +16,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from ..analysis.figures.draw_all import KINDS, draw_all
+from ..analysis.report.inside.draw_all import KINDS, draw_all
 from ..analysis.inside.exits import ExitRecorder
 from ..analysis.inside.look import look_inside
 from ..analysis.probes import norm_sites
-from ..analysis.read import Comparison, Run, read_directory, read_run
+from ..analysis.report.read import Comparison, Run, read_directory, read_run
 from .assemble import build_model
 from ..common.batch import Batch
 from ..common.files import with_nulls, write_json

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from ..analysis.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
+from ..analysis.measures.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
 from ..analysis.report.read import read_comparison
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
