@@ -22,8 +22,8 @@ from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
 from dynavit.runs.calibrate import Subject
 from dynavit.common.files import write_json
-from dynavit.models.calibration import simulate, trade_off
-from dynavit.models.exit_policy import EVERYONE, NOBODY, ExitPolicy
+from dynavit.models.cascade.calibration import simulate, trade_off
+from dynavit.models.cascade.policy import EVERYONE, NOBODY, ExitPolicy
 
 KIND = "max_softmax"
 TIMED = {64: 512, 1: 32}  # batch size -> images

@@ -12,7 +12,7 @@ from dynavit.runs.calibrate import read_policy
 from dynavit.cli.main import main
 from dynavit.data.config import DataConfig
 from dynavit.data.digits import open_digits
-from dynavit.models.exit_policy import ExitPolicy
+from dynavit.models.cascade.policy import ExitPolicy
 
 SPLITS = "[[[5,8,0]],[[8,8,0]]]"  # the first exit sees only a corner, so the second is better
 
@@ -182,7 +182,7 @@ def test_predict_leaves_where_the_stored_thresholds_say(run, copy, pictures):
 
 @pytest.mark.parametrize(("threshold", "expected"), [(0.0, [8, 0]), (2.0, [8, 8])])
 def test_predict_runs_no_exit_in_vain(run, copy, pictures, monkeypatch, threshold, expected):
-    from dynavit.models.exit import Exit
+    from dynavit.models.cascade.exit import Exit
 
     (copy / "policy.json").write_text(ExitPolicy((threshold, -1)).to_json())
     calls, forward = [], Exit.forward

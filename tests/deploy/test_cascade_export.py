@@ -9,7 +9,7 @@ from deploy.test_export import SIZE, exported
 from dynavit.deploy.bundle import EARLY_EXIT
 from dynavit.deploy.cascade_export import EarlyExit, ExitPart
 from dynavit.deploy.runner import OnnxPart
-from dynavit.models.exit_policy import ExitPolicy
+from dynavit.models.cascade.policy import ExitPolicy
 
 TWO = (((4, 4, 0),), ((2, 2, 0),))
 THREE = (((8, 8, 0),), *TWO)

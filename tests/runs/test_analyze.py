@@ -128,7 +128,7 @@ def test_positions_before_training_are_those_the_run_began_with(tmp_path, withou
 
 
 def test_cascade_exits_with_stored_thresholds(runs, tmp_path, without_drawing):
-    from dynavit.models.exit_policy import ExitPolicy
+    from dynavit.models.cascade.policy import ExitPolicy
 
     run = shutil.copytree(runs["cascade"], tmp_path / "x")
     analyze_runs([run], images=24, shown=1)

@@ -13,8 +13,8 @@ from dynavit import TrainConfig, train_run
 from dynavit.runs.calibrate import CALIBRATION, POLICY, Goal, Subject, calibrate_run, judge_run, read_calibration, read_policy
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.digits import open_digits
-from dynavit.models.calibration import simulate
-from dynavit.models.exit_policy import ExitPolicy, confidence
+from dynavit.models.cascade.calibration import simulate
+from dynavit.models.cascade.policy import ExitPolicy, confidence
 
 BUDGET = 6.2e-5  # GMACs: half-way between the two exits
 CPU = {"device": "cpu", "batch_size": 32}

@@ -10,7 +10,7 @@ import dynavit
 from dynavit.engine.checkpoint import Checkpoints, Snapshot
 from dynavit.runs.initial import initial_weights
 from dynavit.runs.model_files import ModelCard
-from models.released_states import shapes
+from models.released.states import shapes
 
 
 def build(seed=0, **options):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..models.cascade import Cascade
-from ..models.exit_policy import ExitPolicy
+from ..models.cascade.policy import ExitPolicy
 from .flops import count_macs
 
 EXIT_ROUNDS = 9

@@ -86,7 +86,7 @@ def show(run: Path) -> None:
 
 
 def _tell(run: Path, result: dict[str, Any]) -> None:
-    from ..models.exit_policy import ExitPolicy
+    from ..models.cascade.policy import ExitPolicy
     from ..runs.report import write_report
 
     _print_policy(ExitPolicy.from_json(json.dumps(result["policy"])))

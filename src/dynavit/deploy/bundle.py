@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..common.files import write_text
 from ..models.cascade import Cascade
-from ..models.exit_policy import ExitPolicy
+from ..models.cascade.policy import ExitPolicy
 from .cascade_export import EarlyExit, ExitPart, example_inputs
 from .closeness import Reference, check_close
 from .exit_rule import POLICY

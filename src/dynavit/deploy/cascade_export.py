@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ..models.cascade import Cascade
-from ..models.exit_policy import ExitPolicy
-from ..models.exit_state import ExitState
+from ..models.cascade.policy import ExitPolicy
+from ..models.cascade.state import ExitState
 
 
 class ExitPart(nn.Module):

@@ -1,4 +1,4 @@
-"""policy.json without torch: when an image may leave. The same rule as `models.exit_policy`, on numpy arrays."""
+"""policy.json without torch: when an image may leave. The same rule as `models.cascade.policy`, on numpy arrays."""
 
 import json
 import math

@@ -19,9 +19,9 @@ from ..bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from ..common.files import write_json, write_text
 from ..data.picture import data_uri
 from ..engine.progress import Progress
-from ..models.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
+from ..models.cascade.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
 from ..models.cascade import Cascade
-from ..models.exit_policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
+from ..models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .directory import RunDirectory
 from .subject import Opened, Subject, WhichOptions
 

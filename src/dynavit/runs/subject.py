@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..data.config import DataConfig
     from ..data.dataset import DataSet
     from ..engine.processes import Processes
-    from ..models.cascade.exit_policy import ExitPolicy
+    from ..models.cascade.policy import ExitPolicy
     from .config import TrainConfig
     from .model_files import ModelCard
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynavit.models import upsample
-from dynavit.models.upsample import Upsample, axis_weights
+from dynavit.models.cascade import upsample
+from dynavit.models.cascade.upsample import Upsample, axis_weights
 
 
 def test_the_released_fractions(shared_golden):

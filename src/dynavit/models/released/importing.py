@@ -7,7 +7,7 @@ DTN (arXiv 2112.02624) released three families, told apart by their keys:
     pvt_*_norm    patch_embed1..4, block1..4       both norms of the blocks of stages 1-3
 
 and T2T-ViT (arXiv 2101.11986) `t2t_vit_*`, `t2t_vit_t_*`; UN (arXiv 2208.01313) has these with every norm, the tokenizer's and
-the last one too, replaced; of DVT (arXiv 2105.15075) knows `released_dvt`. We go through the
+the last one too, replaced; DVT (arXiv 2105.15075) is in `dvt`. We go through the
 parameters of our model and ask, for each, which key of the release holds it; what no parameter asks for is dropped if we know
 it to be without effect, else an error.
 """
@@ -21,17 +21,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..common.registry import nearest_match_error
-from ..norms.contract import Norm
-from ..norms.factory import norm_class_of
-from ..norms.smoothed import SmoothedNorm
-from .cascade import DVT_SIZES
-from .layers import make_norm
-from .pvt import PyramidVisionTransformer, released_pool
-from .released_dvt import build_dvt, is_dvt, released_name, released_numbers
-from .t2t import T2T_SIZES, T2TVisionTransformer
-from .upsample import Upsample
-from .vit import VisionTransformer
+from ...common.registry import nearest_match_error
+from ...norms.contract import Norm
+from ...norms.factory import norm_class_of
+from ...norms.smoothed import SmoothedNorm
+from ..cascade.model import DVT_SIZES
+from ..cascade.upsample import Upsample
+from ..layers import make_norm
+from ..pvt import PyramidVisionTransformer, released_pool
+from ..t2t import T2T_SIZES, T2TVisionTransformer
+from ..vit import VisionTransformer
+from .dvt import build_dvt, is_dvt, released_name, released_numbers
 
 State = dict[str, Tensor]
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dynavit
-from dynavit.models.exit_policy import ExitPolicy
-from dynavit.models.exit_state import ExitState
-from models.test_cascade import build, images
+from dynavit.models.cascade.policy import ExitPolicy
+from dynavit.models.cascade.state import ExitState
+from models.cascade.test_model import build, images
 
 LAST = float("-inf")
 CASCADES = {shape: build(shape) for shape in ("two square grids", "wide images, odd grids", "four exits")}

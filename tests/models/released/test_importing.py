@@ -12,7 +12,7 @@ from dynavit.models.pvt import PyramidVisionTransformer
 from dynavit.models.t2t import T2TVisionTransformer, sinusoid
 from dynavit.models.vit import VisionTransformer
 from dynavit.norms import create_norm
-from models.released_states import CASES, NORMS, draw, dtn_value, shapes
+from models.released.states import CASES, NORMS, draw, dtn_value, shapes
 
 DTN_GOLDENS = ("vit_norm_ti_star_dtn", "vit_norm_ti_star_layer", "vit_ti_star_layer", "pvt_tiny_norm_dtn_pool")
 ALIKE = ("layer", "insnorm", "gnorm")

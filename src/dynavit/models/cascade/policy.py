@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..common.registry import nearest_match_error
+from ...common.registry import nearest_match_error
 
 EVERYONE = -math.inf  # threshold at which every image leaves
 NOBODY = 1e8  # threshold at which none does: no confidence is above 1. The released number; JSON has no infinity.

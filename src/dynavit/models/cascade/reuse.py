@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from timm.layers.drop import DropPath
 from torch import Tensor, nn
 
-from ..norms import Norm
-from ..norms.contract import Grid
-from .layers import Mlp, make_norm
+from ...norms import Norm
+from ...norms.contract import Grid
+from ..layers import Mlp, make_norm
 from .upsample import TokenMap
 
 CACHED = 2**17  # numbers in the hidden layer of `RelationReuse` that are worked on at a time

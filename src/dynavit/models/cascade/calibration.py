@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from .exit_policy import EVERYONE, NOBODY, confidence
+from .policy import EVERYONE, NOBODY, confidence
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 import dynavit
 from dynavit.models.cascade import Cascade
-from models import cascade_oracle
+from models.cascade import oracle as cascade_oracle
 
 THEN = ((3, 2, 1), (3, 2, 1))
 # Image, and for each exit the splits of its tokenizer.
@@ -87,7 +87,7 @@ def test_qkv_bias_learned_positions_and_eps():
 def test_relations_are_mixed_the_same_in_pieces_of_any_size(monkeypatch, cached):
     cascade, x = build("two square grids"), images("two square grids", batch=5)
     whole = cascade(x)
-    monkeypatch.setattr("dynavit.models.reuse.CACHED", cached)
+    monkeypatch.setattr("dynavit.models.cascade.reuse.CACHED", cached)
     for one, other in zip(cascade(x), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
@@ -288,7 +288,7 @@ def test_images_of_another_size_are_refused():
         ({"splits": ()}, "each exit needs the splits"),
         ({"tokens": "hard"}, "kind of tokens"),
         ({"splits": ((), ((2, 2, 0),))}, "each exit needs the splits"),
-        ({"img_size": 3}, "an image of 3x3 is too small for convolutions"),
+        ({"img_size": 3}, "an image of 3x3 is too small for the convolutions"),
         ({"heads": 5}, "48 channels cannot be split into 5 heads"),
         ({"positions": "sinus"}, "unknown kind of positions 'sinus'. Did you mean 'sinusoid'"),
         ({"norm": "dtm"}, "unknown norm 'dtm'"),

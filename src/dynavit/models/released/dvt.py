@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .cascade import CONV_SPLITS, DVT_SIZES, T2T_SPLITS, Cascade
+from ..cascade.model import CONV_SPLITS, DVT_SIZES, T2T_SPLITS, Cascade
 
 State = Mapping[str, Tensor]
 

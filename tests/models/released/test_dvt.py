@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 import dynavit
 from dynavit.bench.flops import count_macs
-from dynavit.models.released_dvt import EXITS
+from dynavit.models.released.dvt import EXITS
 from dynavit.models.t2t import sinusoid
-from models.released_states import draw
+from models.released.states import draw
 
 GRIDS = (7, 10, 14)
 SIZES = {"dvt_t2t_vit_12": (256, 12, 2, "t2t"), "dvt_t2t_vit_14": (384, 14, 3, "t2t"), "dvt_deit_small": (384, 12, 4, "deit")}

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from dynavit.models.exit_policy import EVERYONE, NOBODY, ExitPolicy, FoundOn, confidence
+from dynavit.models.cascade.policy import EVERYONE, NOBODY, ExitPolicy, FoundOn, confidence
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0], [0.0, 0.0, 0.0, 0.0], [9.0, -9.0, 3.0, 1.0]], dtype=torch.float64)
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynavit.models.calibration import Point, released_thresholds, scores, simulate, trade_off
-from dynavit.models.exit_policy import EVERYONE, NOBODY, ExitPolicy, confidence
+from dynavit.models.cascade.calibration import Point, released_thresholds, scores, simulate, trade_off
+from dynavit.models.cascade.policy import EVERYONE, NOBODY, ExitPolicy, confidence
 
 COST = (0.4677, 1.4461, 3.4550)
 

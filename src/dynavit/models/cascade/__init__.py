@@ -1,0 +1,17 @@
+"""The Dynamic Vision Transformer (DVT): a cascade of classifiers, coarse to fine, that stops as soon as one is sure.
+
+| file | holds |
+|---|---|
+| `model.py` | the cascade: all exits, one exit at a time, or early exit |
+| `exit.py` | one exit: tokenizer, blocks, head |
+| `reuse.py`, `upsample.py` | features and attention logits of the exit before, on this exit's grid |
+| `state.py` | a batch between two exits, and its predictions |
+| `policy.py` | when an image may leave |
+| `calibration.py` | thresholds for a budget or an accuracy |
+"""
+
+from .model import Cascade
+from .policy import ExitPolicy
+from .state import ExitState, Predictions
+
+__all__ = ["Cascade", "ExitPolicy", "ExitState", "Predictions"]
