@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .config import TrainConfig as TrainConfig
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
-    from .deploy.folding import fold as fold
+    from .deploy.fold.folding import fold as fold
     from .model_files import load as load
     from .model_files import load_released as load_released
     from .models import create_model as create_model
@@ -43,7 +43,7 @@ _HOMES = {
     "create_norm": ".norms",
     "evaluate_robust": ".robust",
     "evaluate_run": ".runs",
-    "fold": ".deploy.folding",
+    "fold": ".deploy.fold.folding",
     "import_released": ".models",
     "list_models": ".models",
     "list_norms": ".norms",

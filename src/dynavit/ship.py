@@ -18,13 +18,13 @@ from .calibrate import POLICY, read_policy
 from .config import TrainConfig, from_plain
 from .data.loader import make_loader
 from .data.open import open_data
-from .deploy.bundle import Format, write_model
+from .deploy.bundle.manifest import is_bundle, read_manifest, write_manifest
+from .deploy.bundle.runner import OnnxPart
 from .deploy.directory import new_directory
-from .deploy.fold_report import FoldReport
-from .deploy.folding import fold
-from .deploy.manifest import is_bundle, read_manifest, write_manifest
-from .deploy.quantise import quantise_onnx
-from .deploy.runner import OnnxPart
+from .deploy.export.quantise import quantise_onnx
+from .deploy.export.write_model import Format, write_model
+from .deploy.fold.folding import fold
+from .deploy.fold.report import FoldReport
 from .engine.checkpoint import EMA, Snapshot, checkpoint_step, verify_checkpoint, write_checkpoint
 from .engine.run_dir import RunDirectory
 from .model_files import MODEL_CARD, ModelCard, load

@@ -121,7 +121,7 @@ def predict(
 
     A cascade with thresholds (`dynavit calibrate`) stops at the first exit that is sure, and says which.
     A bundle needs neither the training code nor, as ONNX, torch.
-    In Python: `dynavit.runs.predict_run(run, images)`, `dynavit.deploy.runner.load_bundle(bundle).predict_files(images)`.
+    In Python: `dynavit.runs.predict_run(run, images)`, `dynavit.deploy.bundle.runner.load_bundle(path).predict_files(images)`.
 
     Args:
         run: directory of a run, or a bundle of `dynavit export`.
@@ -134,10 +134,10 @@ def predict(
         out: also write JSON to this file.
     """
     from ..common.files import write_json
-    from ..deploy.manifest import is_bundle
+    from ..deploy.bundle.manifest import is_bundle
 
     if is_bundle(run):
-        from ..deploy.runner import load_bundle
+        from ..deploy.bundle.runner import load_bundle
 
         if checkpoint != "last" or device not in (None, "cpu"):
             raise ValueError(f"{run} is a bundle: one set of weights, for the CPU; leave --checkpoint and --device out")

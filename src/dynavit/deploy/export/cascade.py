@@ -9,9 +9,9 @@ An exit takes and gives only what the cascade reuses, in this order.
 import torch
 from torch import Tensor, nn
 
-from ..models.cascade import Cascade
-from ..models.exit_policy import ExitPolicy
-from ..models.exit_state import ExitState
+from ...models.cascade import Cascade
+from ...models.exit_policy import ExitPolicy
+from ...models.exit_state import ExitState
 
 
 class ExitPart(nn.Module):
