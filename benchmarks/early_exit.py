@@ -20,10 +20,10 @@ from dynavit.analysis.statistics import mean, t_quantile
 from dynavit.bench.exits import exit_gmacs
 from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
-from dynavit.runs.calibrate import Subject
 from dynavit.common.files import write_json
 from dynavit.models.cascade.calibration import simulate, trade_off
 from dynavit.models.cascade.policy import EVERYONE, NOBODY, ExitPolicy
+from dynavit.runs.calibrate import Subject
 
 KIND = "max_softmax"
 TIMED = {64: 512, 1: 32}  # batch size -> images

@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 from dynavit.common.files import write_json
-from dynavit.runs.model_files import ModelCard
 from dynavit.norms.factory import folds
-from dynavit.runs.train import evaluate_run
 from dynavit.runs.export import fold_run
+from dynavit.runs.model_files import ModelCard
+from dynavit.runs.train import evaluate_run
 
 
 def main():

@@ -19,8 +19,8 @@ from dynavit.analysis.statistics import mean, paired_difference
 from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
 from dynavit.runs.model_files import ModelCard, load
-from dynavit.runs.subject import open_run
 from dynavit.runs.robustness import read_robust
+from dynavit.runs.subject import open_run
 
 BATCH = 64
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from dynavit.tasks.choose import final_logits
 
-from dynavit.runs.assemble import model_call
 from dynavit.cli.main import COMMANDS
 from dynavit.cli.parse import parse_options
 from dynavit.cli.recipes import DIRECTORY, list_recipes, read_recipe
-from dynavit.runs.compare import CompareConfig, run_config, settings_of
 from dynavit.data.dataset import DataSet
 from dynavit.data.digits import open_digits
 from dynavit.models import create_model
 from dynavit.norms import list_norms
-from dynavit.tasks.choose import final_logits
+from dynavit.runs.assemble import model_call
+from dynavit.runs.compare import CompareConfig, run_config, settings_of
 
 RECIPES = {recipe.name: recipe for recipe in list_recipes()}
 DOCUMENT = Path(__file__).parents[1] / "docs" / "recipes.md"

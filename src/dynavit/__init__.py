@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .analysis.inside.look import look_inside as look_inside
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
-    from .deploy.folding import fold as fold
+    from .deploy.fold.folding import fold as fold
     from .models import create_model as create_model
     from .models import import_released as import_released
     from .models import list_models as list_models
@@ -43,7 +43,7 @@ _HOMES = {
     "create_norm": ".norms",
     "evaluate_robust": ".runs.robustness",
     "evaluate_run": ".runs.train",
-    "fold": ".deploy.folding",
+    "fold": ".deploy.fold.folding",
     "import_released": ".models",
     "list_models": ".models",
     "list_norms": ".norms",

@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 
 import dynavit
-from dynavit.runs.calibrate import read_policy
 from dynavit.cli.main import main
 from dynavit.data.config import DataConfig
 from dynavit.data.digits import open_digits
 from dynavit.models.cascade.policy import ExitPolicy
+from dynavit.runs.calibrate import read_policy
 
 SPLITS = "[[[5,8,0]],[[8,8,0]]]"  # the first exit sees only a corner, so the second is better
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 import dynavit
 from deploy.fold_models import Through, all_bn, difference, settled, small_swin, small_vit
 from dynavit import fold
-from dynavit.deploy.program import trace
-from dynavit.deploy.refold import fold_structure
+from dynavit.deploy.export.program import trace
+from dynavit.deploy.fold.refold import fold_structure
 from dynavit.norms.factory import norm_class_of
 
 C = 6

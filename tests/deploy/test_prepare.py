@@ -8,7 +8,7 @@ from PIL import Image
 from dynavit.data.folder import EXTENSIONS as TRAINING_EXTENSIONS
 from dynavit.data.preprocess import preprocess
 from dynavit.data.read_image import read_image
-from dynavit.deploy.prepare import EXTENSIONS, image_files, prepare, read_rgb
+from dynavit.deploy.bundle.prepare import EXTENSIONS, image_files, prepare, read_rgb
 
 
 def noise(mode, size, seed=0):

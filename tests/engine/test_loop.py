@@ -16,8 +16,8 @@ from dynavit.engine.log import read_log
 from dynavit.engine.loop import steps, train
 from dynavit.engine.processes import Processes
 from dynavit.engine.progress import Progress
-from dynavit.runs.directory import RunDirectory
 from dynavit.engine.schedule import lr_at
+from dynavit.runs.directory import RunDirectory
 from engine.tiny import TinyLoader, TinyTask, eval_loader
 
 

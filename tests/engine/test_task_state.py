@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from engine.tiny import CLASSES, FEATURES, TinyLoader, TinyTask, eval_loader
 from torch import nn
 
 from dynavit.common.metric import Metric
@@ -13,6 +12,7 @@ from dynavit.engine.loop import train
 from dynavit.engine.processes import Processes
 from dynavit.engine.task_state import module_path, own_state, trained_parameters
 from dynavit.runs.directory import RunDirectory
+from engine.tiny import CLASSES, FEATURES, TinyLoader, TinyTask, eval_loader
 
 
 class WithTeacher(TinyTask):
@@ -55,7 +55,13 @@ def trained(path, steps, resume=False, every=2):
 
 def test_names():
     task = WithTeacher()
-    assert set(own_state(task)) == {"task:head.weight", "task:head.bias", "task:teacher.weight", "task:teacher.bias", "task:centre"}
+    assert set(own_state(task)) == {
+        "task:head.weight",
+        "task:head.bias",
+        "task:teacher.weight",
+        "task:teacher.bias",
+        "task:centre",
+    }
     assert {"0.weight", "task:head.weight"} <= trained_parameters(task).keys()
     assert not any("teacher" in name for name in trained_parameters(task))
     assert [module_path(path) for path in ("model", "model.0", "head", "")] == ["", "0", "task:head", "task:"]

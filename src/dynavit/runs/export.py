@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from ..bench.timing import time_interleaved
-from ..deploy.bundle import Format, write_model
+from ..deploy.export.write_model import Format, write_model
 from ..deploy.directory import new_directory
-from ..deploy.folding import fold
-from ..deploy.manifest import is_bundle, read_manifest, write_manifest
-from ..deploy.quantise import quantise_onnx
-from ..deploy.runner import OnnxPart
+from ..deploy.fold.folding import fold
+from ..deploy.bundle.manifest import is_bundle, read_manifest, write_manifest
+from ..deploy.export.quantise import quantise_onnx
+from ..deploy.bundle.runner import OnnxPart
 from .fold import beside, chosen_images, example_of
 from .subject import Subject, WhichOptions
 

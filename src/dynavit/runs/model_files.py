@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..common.files import write_json
 from ..common.plugins import require_guests
-from ..deploy.manifest import is_bundle
+from ..deploy.bundle.manifest import is_bundle
 from ..models.released import import_released
 from .directory import CheckpointName, RunDirectory, WeightsName
 
@@ -118,8 +118,8 @@ def load(
     if is_bundle(run):
         if (checkpoint, weights) != ("last", None):
             raise ValueError(f"{run} is a bundle, which holds one set of weights; choose them when you export a run")
-        from ..deploy.bundle_model import BundleModel
-        from ..deploy.runner import load_bundle
+        from ..deploy.bundle.as_model import BundleModel
+        from ..deploy.bundle.runner import load_bundle
 
         return BundleModel(load_bundle(run)).eval()
     card = ModelCard.read(run)
@@ -132,7 +132,7 @@ def load(
     state = read_weights(directory, file)
     model = create_model(**card.model)
     if card.fold is not None:
-        from ..deploy.refold import fold_structure
+        from ..deploy.fold.refold import fold_structure
 
         model = fold_structure(model, card.input_size)
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..norms import LayerNorm, RMSNorm
-from .fold_graph import (
+from ...norms import LayerNorm, RMSNorm
+from .graph import (
     LINEARS,
     argument,
     constant_along,
@@ -25,7 +25,7 @@ from .fold_graph import (
     short_name,
     tensor_at,
 )
-from .fold_sites import carry_hooks, known_forward
+from .sites import carry_hooks, known_forward
 
 
 @dataclass(eq=False)

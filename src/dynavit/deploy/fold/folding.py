@@ -4,15 +4,15 @@ import copy
 
 from torch import Tensor, nn
 
-from ..convert.trace import sample_input
+from ...convert.trace import sample_input
 from .centre_stream import centre_streams
-from .fold_graph import Marker, trace_flow
-from .fold_report import FoldReport, FoldRow
-from .fold_sites import Site, find_sites
 from .frozen_dtn import freeze_token_norms
 from .fuse import fuse_modules
+from .graph import Marker, trace_flow
 from .move_maps import Rewriter, backward_problem, forward_problem
 from .one_size import OneSize
+from .report import FoldReport, FoldRow
+from .sites import Site, find_sites
 from .verify import verify_fold
 
 NO_MEAN = "its mean removal went into what writes its tokens, the division by their size stays"

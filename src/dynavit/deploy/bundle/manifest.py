@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..common.files import write_json
+from ...common.files import write_json
 
 MANIFEST = "manifest.json"
 FORMAT = "dynavit bundle 1"

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from .fold_sites import Site, activations, without_affine
+from .sites import Site, activations, without_affine
 
 ZERO, FOREIGN = 0, -1
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..convert.site_hook import SiteHook
-from ..norms import Norm
-from ..norms.contract import Grid
+from ...convert.site_hook import SiteHook
+from ...norms import Norm
+from ...norms.contract import Grid
 
 TOKEN_NORMS = (Norm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 # Where forwards are written that do nothing but what the class is named after; batch norms keep their activation apart.

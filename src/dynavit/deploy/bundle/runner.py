@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..extras import require
 from .exit_rule import POLICY, ExitRule, softmax
-from .extras import require
 from .manifest import read_manifest
 from .prepare import Pixels, image_files, prepare
 

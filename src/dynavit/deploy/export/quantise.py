@@ -7,7 +7,7 @@ needs no data, and it is not exact: look at the accuracy that is written beside 
 import logging
 from pathlib import Path
 
-from .extras import require
+from ..extras import require
 from .program import quiet
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ..convert.trace import tensors_in
+from ...convert.trace import tensors_in
 
 LEAST_LIMIT, FACTOR = 1e-5, 10.0
 

@@ -9,9 +9,9 @@ An exit takes and gives only what the cascade reuses, in this order.
 import torch
 from torch import Tensor, nn
 
-from ..models.cascade import Cascade
-from ..models.cascade.policy import ExitPolicy
-from ..models.cascade.state import ExitState
+from ...models.cascade import Cascade
+from ...models.cascade.policy import ExitPolicy
+from ...models.cascade.state import ExitState
 
 
 class ExitPart(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from .fold_graph import Linear, Marker, constant_along, place, tensor_at
+from .graph import Linear, Marker, constant_along, place, tensor_at
 
 
 def forward_problem(model: nn.Module, marker: Marker) -> str:

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..common.files import write_text
-from ..models.cascade import Cascade
-from ..models.cascade.policy import ExitPolicy
-from .cascade_export import EarlyExit, ExitPart, example_inputs
+from ...common.files import write_text
+from ...models.cascade import Cascade
+from ...models.cascade.policy import ExitPolicy
+from ..bundle.exit_rule import POLICY
+from ..bundle.runner import Bundle, OnnxPart, Part, Pt2Part
+from .cascade import EarlyExit, ExitPart, example_inputs
 from .closeness import Reference, check_close
-from .exit_rule import POLICY
-from .onnx_export import write_onnx
 from .program import frozen_copy
-from .pt2_export import write_pt2
-from .runner import Bundle, OnnxPart, Part, Pt2Part
+from .write_onnx import write_onnx
+from .write_pt2 import write_pt2
 
 Format = Literal["onnx", "pt2"]
 BATCHES = (1, 2, 5)  # the sizes at which files are compared

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .fold_sites import find_sites
+from .sites import find_sites
 
 Layer = nn.Conv2d | nn.Linear
 

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..convert.trace import sample_input
-from ..norms import DynamicTokenNorm, Norm
-from ..norms.contract import Grid
-from ..norms.dtn_math import Layout
-from ..norms.statistics import centred, grid_kernels, kernel_cut, mix_separable
-from .fold_sites import carry_hooks
+from ...convert.trace import sample_input
+from ...norms import DynamicTokenNorm, Norm
+from ...norms.contract import Grid
+from ...norms.dtn_math import Layout
+from ...norms.statistics import centred, grid_kernels, kernel_cut, mix_separable
+from .sites import carry_hooks
 
 
 class FrozenTokenNorm(Norm):
