@@ -9,9 +9,9 @@ from pathlib import Path
 
 from dynavit.common.files import write_json
 from dynavit.norms.factory import folds
-from dynavit.runs.export import fold_run
+from dynavit.runs.evaluate import evaluate_run
+from dynavit.runs.fold import fold_run
 from dynavit.runs.model_files import ModelCard
-from dynavit.runs.train import evaluate_run
 
 
 def main():

@@ -504,9 +504,9 @@ def test_torchrun_gives_the_same(run, tmp_path):
     """Two processes share the images; 90 of them in batches of 32 leave 26, 13 for each."""
     alone = evaluate_robust(run, **FEW, baseline=run)
     shutil.rmtree(run / "eval")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "dynavit", "eval"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "dynavit", "robust"]
     options = ["--corruptions", "gaussian_noise,fog", "--severities", "1,4", "--limit", "90", "--batch-size", "32"]
-    words = [*torchrun, str(run), "--robust", *options, "--baseline", str(run), "--device", "cpu"]
+    words = [*torchrun, str(run), *options, "--baseline", str(run), "--device", "cpu"]
     done = subprocess.run(
         words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240, check=False
     )

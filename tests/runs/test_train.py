@@ -12,7 +12,7 @@ from dynavit.data.config import DataConfig
 from dynavit.engine.config import EmaConfig, EngineConfig
 from dynavit.engine.progress import Progress
 from dynavit.runs.directory import RunDirectory
-from dynavit.runs.train import predict_run
+from dynavit.runs.predict import predict_run
 
 TINY = {"epochs": 0.2, "model_options": {"depth": 1, "norm_blocks": 1}}
 
