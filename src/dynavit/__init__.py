@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .models import create_model as create_model
     from .models import import_released as import_released
     from .models import list_models as list_models
+    from .models import register_model as register_model
     from .norms import DynamicTokenNorm as DynamicTokenNorm
     from .norms import Norm as Norm
     from .norms import create_norm as create_norm
@@ -52,6 +53,7 @@ _HOMES = {
     "look_inside": ".analysis.inside.look",
     "plan_swap": ".convert",
     "recalibrate": ".norms",
+    "register_model": ".models",
     "swap_norms": ".convert",
     "train_run": ".runs.train",
 }
@@ -75,6 +77,7 @@ __all__ = [
     "look_inside",
     "plan_swap",
     "recalibrate",
+    "register_model",
     "swap_norms",
     "train_run",
 ]

@@ -92,13 +92,13 @@ def model_rows(pattern: str = "*") -> list[ModelRow]:
 
     from ..models import create_model
     from ..models import list_models as names
-    from ..models.registry import describe_model, is_own
+    from ..models.registry import describe_model, home_of
 
     rows = []
     for name in names(pattern):
         with torch.device("meta"):  # shapes without memory or initialisation
             size = sum(parameter.numel() for parameter in create_model(name).parameters())
-        rows.append(ModelRow(name, describe_model(name), "dynavit" if is_own(name) else "timm", size))
+        rows.append(ModelRow(name, describe_model(name), home_of(name), size))
     return rows
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..common.registry import UnknownNameError
 from ..tasks.table import TASKS
 from .config import TrainConfig, from_plain
 
@@ -91,7 +92,7 @@ def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, A
     with torch.device("meta"):  # only to look at it
         try:
             built = create_model(model, img_size=image_size, **given)
-        except TypeError:  # a model of timm that takes images of any size
+        except (TypeError, UnknownNameError):  # a model of timm or of a plug-in that takes images of any size
             return {}
         except ValueError:  # the patches do not divide the image
             built = create_model(model)

@@ -200,25 +200,25 @@ DVT_SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-@register_model
+@register_model(task="early_exit")
 def dvt_t2t_vit_12(**kwargs: Any) -> Cascade:
     """DVT on T2T-ViT-12: 7x7, 10x10 and 14x14 tokens of 224-pixel images."""
     return Cascade(**{**DVT_SIZES["dvt_t2t_vit_12"], **kwargs})
 
 
-@register_model
+@register_model(task="early_exit")
 def dvt_t2t_vit_14(**kwargs: Any) -> Cascade:
     """DVT on T2T-ViT-14: 7x7, 10x10 and 14x14 tokens of 224-pixel images."""
     return Cascade(**{**DVT_SIZES["dvt_t2t_vit_14"], **kwargs})
 
 
-@register_model
+@register_model(task="early_exit")
 def dvt_deit_small(**kwargs: Any) -> Cascade:
     """DVT on DeiT-S: 7x7, 10x10 and 14x14 patches of 224-pixel images."""
     return Cascade(**{**DVT_SIZES["dvt_deit_small"], **kwargs})
 
 
-@register_model
+@register_model(task="early_exit")
 def dvt_vit_micro(**kwargs: Any) -> Cascade:
     """A cascade for small photographs: 4x4 and 8x8 tokens of 32-pixel images, 4 blocks of 64 channels; features are reused.
 
@@ -231,7 +231,7 @@ def dvt_vit_micro(**kwargs: Any) -> Cascade:
     return Cascade(**{**small, **reuse, "splits": splits, "tokens": "conv", "token_width": 32, **kwargs})
 
 
-@register_model
+@register_model(task="early_exit")
 def dvt_vit_digits(**kwargs: Any) -> Cascade:
     """A cascade for tiny images: 2x2 and 4x4 patches of 8-pixel images, 3 blocks of 48 channels."""
     small = {"img_size": 8, "num_classes": 10, "embed_dim": 48, "depth": 3, "heads": 4, "mlp_ratio": 2.0}
