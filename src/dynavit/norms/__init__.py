@@ -3,8 +3,7 @@
 from .bn import BatchNorm
 from .contract import Norm
 from .derf import Derf
-from .dtn import DynamicTokenNorm
-from .dtn_released import ReleasedDynamicTokenNorm
+from .dtn import DynamicTokenNorm, ReleasedDynamicTokenNorm
 from .dyt import DyT
 from .factory import _NORMS, create_norm, list_norms
 from .gn import GroupNorm

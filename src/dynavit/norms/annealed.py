@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .contract import Grid, statistics_dtype
-from .smoothed import SmoothedNorm
+from .statistics.smoothed import SmoothedNorm
 
 Evaluation = Literal["blend", "final"]
 PARTS = 2**30

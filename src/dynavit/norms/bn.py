@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .running import AffineAtEvaluation
+from .statistics.running import AffineAtEvaluation
 
 
 class BatchNorm(AffineAtEvaluation):

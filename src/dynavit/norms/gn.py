@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .contract import Grid, Norm
-from .moments import moments
+from .statistics.moments import moments
 
 
 class GroupNorm(Norm):

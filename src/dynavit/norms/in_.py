@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .contract import Grid, Norm
-from .moments import moments, unbiased
+from .statistics.moments import moments, unbiased
 
 
 class InstanceNorm(Norm):

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from .annealed import AnnealedNorm, Evaluation
 from .contract import statistics_dtype
-from .distributed import sum_over_processes, whole, write
 from .feature import FeatureNorm
-from .feature_statistics import Extrema
-from .moments import moments
+from .statistics.distributed import sum_over_processes, whole, write
+from .statistics.moments import moments
+from .statistics.ranges import Extrema
 
 Groups = Literal["layer", "head", "channel"]
 

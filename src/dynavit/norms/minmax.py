@@ -3,7 +3,7 @@
 from typing import Any
 
 from .feature import FeatureNorm
-from .feature_statistics import Extrema
+from .statistics.ranges import Extrema
 
 
 class MinMaxNorm(FeatureNorm):

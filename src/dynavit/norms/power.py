@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .contract import Grid
-from .distributed import process_count, sum_over_processes
-from .moments import second_moment
-from .smoothed import SmoothedNorm, is_recomputation
+from .statistics.distributed import process_count, sum_over_processes
+from .statistics.moments import second_moment
+from .statistics.smoothed import SmoothedNorm, is_recomputation
 
 
 class PowerNorm(SmoothedNorm):

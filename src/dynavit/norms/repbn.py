@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .contract import Grid
-from .running import AffineAtEvaluation
+from .statistics.running import AffineAtEvaluation
 
 
 class BatchNormPlusInput(AffineAtEvaluation):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from .contract import Grid
-from .moments import moments
-from .running import RunningMomentsNorm
+from .statistics.moments import moments
+from .statistics.running import RunningMomentsNorm
 
 
 class SwitchableNorm(RunningMomentsNorm):

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .contract import Grid, statistics_dtype
-from .distributed import process_count, sum_over_processes
-from .moments import second_moment
-from .smoothed import SmoothedNorm, is_recomputation
+from .statistics.distributed import process_count, sum_over_processes
+from .statistics.moments import second_moment
+from .statistics.smoothed import SmoothedNorm, is_recomputation
 from .un_rules import ForwardStep, backward_step, forward_step, opaque_forward_step, written
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ...convert.trace import sample_input
 from ...norms import DynamicTokenNorm, Norm
 from ...norms.contract import Grid
-from ...norms.dtn_math import Layout
-from ...norms.statistics import centred, grid_kernels, kernel_cut, mix_separable
+from ...norms.dtn.kernels import centred, grid_kernels, kernel_cut, mix_separable
+from ...norms.dtn.math import Layout
 from .sites import carry_hooks
 
 
@@ -51,7 +51,7 @@ class FrozenTokenNorm(Norm):
             )
         first, x = x[:, : self.prefix], x[:, self.prefix :]
         inside, centre = centred(x, None)
-        # As in dtn_math: intra-token moments in coordinates in which a large common mean never enters a difference.
+        # As in norms/dtn/math.py: intra-token moments in coordinates in which a large common mean never enters a difference.
         offset = centre - centre.mean(-1, keepdim=True)
         token = inside + offset
         mean_ln = token.mean(-1, keepdim=True)

@@ -6,11 +6,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .contract import Grid, Norm
-from .dtn_init import local_position
-from .dtn_math import Layout
-from .dtn_op import normalise_tokens
-from .statistics import grid_kernels, offset_kernel
+from ..contract import Grid, Norm
+from .init import local_position
+from .kernels import grid_kernels, offset_kernel
+from .math import Layout
+from .op import normalise_tokens
 from .token_grid import resolve_grid
 
 # 1-D sequences up to this length use the whole (t, t) kernel; longer ones a band.

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contract import Grid, statistics_dtype
+from ..contract import Grid, statistics_dtype
 from .distributed import sum_over_processes
 from .moments import moments, unbiased
 from .smoothed import SmoothedNorm

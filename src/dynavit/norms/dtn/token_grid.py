@@ -2,7 +2,7 @@
 
 import math
 
-from .contract import Grid
+from ..contract import Grid
 
 
 def resolve_grid(layer: str, tokens: int, prefix: int, ndim: int, grid: Grid | None) -> Grid:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from .dtn_math import Layout, token_norm
+from .kernels import kernel_cut
+from .math import Layout, token_norm
 from .native.build import load_native
-from .statistics import kernel_cut
 
 _ONCE = (
     "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "

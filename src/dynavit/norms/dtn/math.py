@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .band import band_moments
-from .statistics import LEAST_MASS, MASKED_CUT, centred, grid_kernels, kernel_cut, mix_separable, offset_kernel
+from .kernels import LEAST_MASS, MASKED_CUT, centred, grid_kernels, kernel_cut, mix_separable, offset_kernel
 
 
 @dataclass(frozen=True)

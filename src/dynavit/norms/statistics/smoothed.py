@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contract import Norm, statistics_dtype
+from ..contract import Norm, statistics_dtype
 
 
 class SmoothedNorm(Norm):

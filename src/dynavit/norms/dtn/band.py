@@ -8,7 +8,7 @@ are computed again, exactly, from the 2 r sources they can see.
 import torch
 from torch import Tensor
 
-from .statistics import LEAST_MASS, MASKED_CUT, kernel_cut, offset_kernel
+from .kernels import LEAST_MASS, MASKED_CUT, kernel_cut, offset_kernel
 
 _TILE = 64
 

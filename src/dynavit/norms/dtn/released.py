@@ -6,9 +6,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .contract import Grid
-from .dtn import DynamicTokenNorm
-from .dtn_math import Layout
+from ..contract import Grid
+from .layer import DynamicTokenNorm
+from .math import Layout
 
 
 class ReleasedDynamicTokenNorm(DynamicTokenNorm):
