@@ -156,7 +156,7 @@ def test_timm_without_a_network(monkeypatch):
         raise ConnectionError("no route to the hub\nand many more lines")
 
     monkeypatch.setattr(timm, "create_model", fail)
-    message = refused(build(), "timm:vit_tiny_patch16_224", r"could not be had \(ConnectionError: no route to the hub\)")
+    message = refused(build(), "timm:vit_tiny_patch16_224", r"could not be downloaded \(ConnectionError: no route to the hub\)")
     assert "network" in message
     refused(build(), "timm:vit_tinny_patch16_224", "nearest are .*vit_tiny_patch16_224")
 

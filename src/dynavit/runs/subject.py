@@ -3,7 +3,7 @@
 Nothing at the top imports torch: the command line shows the fields of `Which` as options of every command.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -49,7 +49,7 @@ class WhichOptions(TypedDict, total=False):
 
     checkpoint: CheckpointName
     weights: WeightsName | None
-    data: str | None
+    data: "str | Data | None"
     data_dir: Path | None
     device: str | None
     strict: bool
@@ -57,17 +57,23 @@ class WhichOptions(TypedDict, total=False):
 
 @dataclass(kw_only=True)
 class Subject(Which):
-    """A run, and which of its weights on which data."""
+    """A run, and which of its weights on which data.
+
+    Attributes:
+        opened_data: a data set that is open already, in place of the one that `data` names.
+    """
 
     run: Path
+    opened_data: "Data | None" = None
 
     @classmethod
     def of(cls, run: "str | PathLike[str] | Subject", options: "Which | WhichOptions | None" = None) -> "Subject":
+        """From a path and the keyword arguments of a verb, whose `data` may also be a data set that is open already."""
         if isinstance(run, Subject):
             return run
-        if isinstance(options, Which):
-            return cls(run=Path(run), **{field.name: getattr(options, field.name) for field in fields(Which)})
-        return cls(run=Path(run), **(options or {}))
+        given: dict[str, Any] = vars(options) if isinstance(options, Which) else dict(options or {})
+        opened = None if given.get("data") is None or isinstance(given["data"], str) else given.pop("data")
+        return cls(run=Path(run), opened_data=opened, **given)
 
     @property
     def directory(self) -> RunDirectory:
@@ -106,16 +112,19 @@ class Subject(Which):
         return load(self.run, self.checkpoint, self.weights), ModelCard.read(self.run)
 
     def open(self, data: "Data | None" = None, loading: "DataConfig | None" = None) -> "Opened":
-        """The model with its data set, with another one that has as many classes, or with one that is open already."""
+        """The model with the data set it was trained on, or with another one that has as many classes."""
         from ..data.open import open_data
         from ..engine.processes import Processes
         from .assemble import build_task
         from .config import stored_config
 
         model, card = self.load()
+        card.require_guests(self.run, "task")
         config = stored_config(self.directory)
         loading = replace(loading or config.loading, strict=self.strict or (loading or config.loading).strict)
+        data = data if data is not None else self.opened_data
         if data is None:
+            card.require_guests(self.run, *(("data set",) if self.data is None else ()))
             own = self.data in (None, config.data)
             data = open_data(self.data or config.data, self.data_dir or (config.data_dir if own else None), loading)
         data = data.prepared_as(card.facts, self.run)

@@ -82,7 +82,7 @@ def train_run(
     )
     last = final_split(data)
     if last in data.splits and not _has_result(run.evaluation_file(last), summary.steps):
-        evaluate_run(out, split=last, opened_data=data, device=config.engine.device, progress=progress)
+        evaluate_run(out, split=last, data=data, device=config.engine.device, progress=progress)
     processes.barrier()
     return summary
 
