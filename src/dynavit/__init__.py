@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .analyse import analyze_runs as analyze_runs
     from .analysis.inside.look import look_inside as look_inside
+    from .common.batch import Batch as Batch
     from .config import TrainConfig as TrainConfig
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
+    from .data.dataset import DataSet as DataSet
+    from .data.dataset import MemorySplit as MemorySplit
+    from .data.open import register_data as register_data
     from .deploy.folding import fold as fold
     from .model_files import load as load
     from .model_files import load_released as load_released
@@ -35,7 +39,10 @@ if TYPE_CHECKING:
 
 # The same names for the interpreter; a test keeps the two lists equal.
 _HOMES = {
+    "Batch": ".common.batch",
+    "DataSet": ".data.dataset",
     "DynamicTokenNorm": ".norms",
+    "MemorySplit": ".data.dataset",
     "Norm": ".norms",
     "TrainConfig": ".config",
     "analyze_runs": ".analyse",
@@ -52,12 +59,16 @@ _HOMES = {
     "look_inside": ".analysis.inside.look",
     "plan_swap": ".convert",
     "recalibrate": ".norms",
+    "register_data": ".data.open",
     "swap_norms": ".convert",
     "train_run": ".runs",
 }
 
 __all__ = [
+    "Batch",
+    "DataSet",
     "DynamicTokenNorm",
+    "MemorySplit",
     "Norm",
     "TrainConfig",
     "__version__",
@@ -75,6 +86,7 @@ __all__ = [
     "look_inside",
     "plan_swap",
     "recalibrate",
+    "register_data",
     "swap_norms",
     "train_run",
 ]

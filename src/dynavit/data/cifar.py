@@ -14,16 +14,18 @@ import torch
 from ..common.torchvision_shim import ensure_torchvision
 from .cifar_versions import VERSIONS, Version
 from .config import DataConfig
+from .configured import configured
 from .dataset import DataSet, MemorySplit
-from .memory import memory_dataset
 
 
 def open_cifar10(data_dir: Path | None, config: DataConfig) -> DataSet:
+    """60,000 small photographs, 32x32, 10 classes."""
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     return _open("cifar10", "CIFAR10", 10, mean, std, data_dir, config)
 
 
 def open_cifar100(data_dir: Path | None, config: DataConfig) -> DataSet:
+    """60,000 small photographs, 32x32, 100 classes."""
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
     return _open("cifar100", "CIFAR100", 100, mean, std, data_dir, config)
 
@@ -54,7 +56,7 @@ def _open(
         raise ValueError(f"{folder / version.names}: {len(names)} class names, {classes} expected")
     train = _split([folder / file for file in version.train], version)
     test = _split([folder / version.test], version)
-    return memory_dataset(name, train, test, names, mean, std, config)
+    return configured(DataSet(name, {"train": train, "test": test}, names, train.size, mean, std), config)
 
 
 def _find(name: str, data_dir: Path) -> tuple[Version, Path] | None:
