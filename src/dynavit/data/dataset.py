@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ..common.data import Loader, LoaderOptions
@@ -19,8 +20,27 @@ class MemorySplit:
     images: Tensor
     labels: Tensor
 
+    def __post_init__(self) -> None:
+        images, labels = self.images, self.labels
+        if images.dtype != torch.uint8 or images.dim() != 4:
+            raise ValueError(
+                f"images in memory are bytes, uint8 of shape (n, channels, height, width), not {images.dtype} of shape "
+                f"{tuple(images.shape)}"
+            )
+        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+            raise ValueError(
+                f"labels of {len(images)} images are class numbers, int64 of shape ({len(images)},), not {labels.dtype} of "
+                f"shape {tuple(labels.shape)}"
+            )
+
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) as stored."""
+        height, width = self.images.shape[-2:]
+        return height, width
 
     def subset(self, index: Tensor) -> "MemorySplit":
         return MemorySplit(self.images[index], self.labels[index])
@@ -70,7 +90,7 @@ class DataSet:
     """
 
     name: str
-    splits: dict[str, MemorySplit | FileSplit | MapSplit]
+    splits: Mapping[str, MemorySplit | FileSplit | MapSplit]
     classes: list[str]
     image_size: tuple[int, int]
     mean: tuple[float, ...]
@@ -79,6 +99,21 @@ class DataSet:
     notes: tuple[str, ...] = ()
     crop_pct: float | None = None
     task: str = "classification"
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"{self.name}: mean has {len(self.mean)} channels, std has {len(self.std)}")
+        for split, images in self.splits.items():
+            if not isinstance(images, MemorySplit | FileSplit | MapSplit):
+                raise ValueError(
+                    f"{self.name}: the split {split!r} is a {type(images).__name__}; a DataSet is made of MemorySplit, "
+                    "FileSplit or MapSplit"
+                )
+            if isinstance(images, MemorySplit) and images.images.shape[1] != self.channels:
+                raise ValueError(
+                    f"{self.name}: images of the split {split!r} have {images.images.shape[1]} channels, mean and std have "
+                    f"{self.channels}"
+                )
 
     @property
     def channels(self) -> int:
