@@ -44,6 +44,7 @@ def fold_run(
     checkpoint: Checkpoint = "last",
     weights: Weights = None,
     recalibrate: int | None = None,
+    grid: tuple[int, int] | None = None,
     overwrite: bool = False,
 ) -> tuple[Path, FoldReport]:
     """Fold a run's model into a directory of its own, RUN-folded if not given; returns that and what was folded.
@@ -52,12 +53,13 @@ def fold_run(
 
     Args:
         recalibrate: first recompute the norms' statistics on so many batches of 64 training images.
+        grid: freeze every DTN for this grid of tokens (in a pyramid: of the first DTN), the one of the run's own images.
     """
     run, out = Path(run), _beside(run, "folded", out)
     model, card = load(run, checkpoint, weights), ModelCard.read(run)
     if recalibrate is not None:
         recompute_statistics(model, training_images(run, recalibrate), batches=recalibrate)
-    folded = fold(model, example=_example(card, model))
+    folded = fold(model, example=_example(card, model), grid=grid)
     report: FoldReport = folded.fold_report  # type: ignore[assignment]
     with new_directory(out, replaceable=_is_folded_run, overwrite=overwrite) as directory:
         for name in ("config.yaml", "env.json"):
@@ -65,6 +67,7 @@ def fold_run(
         if _policy_fits(run, checkpoint, weights):
             shutil.copyfile(run / POLICY, directory / POLICY)
         about = {"source": _source(run, checkpoint, weights), "dynavit": version("dynavit"), "report": report.to_dict()}
+        about["plan"] = folded.fold_plan.to_dict()  # type: ignore[union-attr, operator]
         replace(card, fold=about).write(directory)
         (directory / "checkpoints").mkdir()
         step = checkpoint_step(run / "checkpoints" / checkpoint)
