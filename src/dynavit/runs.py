@@ -18,7 +18,7 @@ from .data.dataset import DataSet
 from .data.loader import make_loader
 from .data.open import open_data
 from .data.preprocess import describe_preprocessing, preprocess
-from .deploy.bundle.prepare import image_files
+from .deploy.bundle.answers import image_files
 from .engine.checkpoint import checkpoint_step
 from .engine.config import EngineConfig
 from .engine.evaluate import evaluate
