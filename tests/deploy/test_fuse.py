@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from convert.models import timm_model
-from deploy.fold_models import Through, difference, settled
-from dynavit import fold
+from deploy.fold_models import Through, difference, fold, settled
 from dynavit.deploy.fold.fuse_branches import fuse_branches
 
 C = 6

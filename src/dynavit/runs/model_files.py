@@ -132,9 +132,12 @@ def load(
     state = read_weights(directory, file)
     model = create_model(**card.model)
     if card.fold is not None:
-        from ..deploy.fold.refold import fold_structure
+        from ..deploy.fold.stored import folded_structure
 
-        model = fold_structure(model, card.input_size)
+        try:
+            model = folded_structure(model, card.fold, card.input_size)
+        except ValueError as error:
+            raise ValueError(f"{RunDirectory(run).card_file}: {error}") from error
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
     try:
         model.load_state_dict(state)

@@ -3,9 +3,7 @@
 The description is the one that a run stores, see `data.preprocess`; tests hold the two to the same numbers.
 """
 
-from collections.abc import Iterable
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,26 +13,7 @@ from PIL import Image
 Pixels = NDArray[np.float32]
 Size = tuple[int, int]  # height, width
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # I has 32 bits, but 16-bit files are what comes as such
-
-
-def image_files(paths: Iterable[str | PathLike[str]]) -> list[Path]:
-    """Files as they are, directories as the images in them."""
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS)
-            if not inside:
-                raise ValueError(f"{path}: there is no image in this directory ({', '.join(sorted(EXTENSIONS))})")
-            files += inside
-        elif not path.exists():
-            raise ValueError(f"{path}: there is no such file")
-        else:
-            files.append(path)
-    if not files:
-        raise ValueError("no images were given")
-    return files
 
 
 def prepare(path: str | PathLike[str], description: dict[str, Any]) -> Pixels:

@@ -8,7 +8,7 @@ bundle.predict_files(["a.png"])      what `dynavit predict` prints
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..extras import require
+from .answers import answer_files
 from .exit_rule import POLICY, ExitRule, softmax
 from .manifest import read_manifest
-from .prepare import Pixels, image_files, prepare
+from .prepare import Pixels, prepare
 
 Part = Callable[..., list[Pixels]]  # one file: arrays in, arrays out
 
@@ -35,7 +36,7 @@ class Answers:
 
 
 class Bundle:
-    """An exported model. `manifest` holds all that is known about it; files are opened when they are first needed."""
+    """An exported model, a `Predictor`. `manifest` holds all facts about it; files are opened when they are first needed."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], parts: list[Part], rule: ExitRule | None) -> None:
         self.path, self.manifest, self.parts, self.rule = path, manifest, parts, rule
@@ -72,21 +73,14 @@ class Bundle:
         return Answers(logits, logits.argmax(-1), rule.confidence(logits).astype(np.float32), exits)
 
     def predict_files(self, images: Iterable[str | PathLike[str]], top: int = 5) -> list[dict[str, Any]]:
-        """One dict for each file, as `dynavit.runs.predict.predict_run` gives."""
-        answers: list[dict[str, Any]] = []
-        for path in image_files(images):
-            try:
-                pixels = prepare(path, self.manifest["preprocess"])
-            except ValueError as error:
-                answers.append({"image": str(path), "error": str(error)})
-                continue
+        """One dict for each file, see `answers`; a directory stands for the images in it."""
+
+        def predict(pixels: Pixels) -> tuple[Pixels, int | None]:
             answer = self.predict(pixels[None])
-            probabilities = softmax(answer.logits)[0].astype(float)
-            best = np.argsort(-probabilities, kind="stable")[:top]
-            found = [{"label": self.classes[i], "confidence": float(probabilities[i])} for i in best]
-            early = {"exit": int(answer.exit[0]) + 1} if self.rule is not None else {}
-            answers.append({"image": str(path), **found[0], "top": found, **early})
-        return answers
+            return softmax(answer.logits)[0], None if self.rule is None else int(answer.exit[0]) + 1
+
+        as_trained = partial(prepare, description=self.manifest["preprocess"])
+        return answer_files(images, self.classes, top, prepare=as_trained, predict=predict)
 
     def _checked(self, images: Pixels) -> Pixels:
         wanted = tuple(self.manifest["input"])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ...norms import LayerNorm, RMSNorm
+from ...norms import LayerNorm
 from .graph import (
     LINEARS,
     argument,
@@ -25,7 +25,9 @@ from .graph import (
     short_name,
     tensor_at,
 )
-from .sites import carry_hooks, known_forward
+from .plan import FoldPlan
+from .sites import known_forward
+from .steps import DropMean, paths_of
 
 
 @dataclass(eq=False)
@@ -38,7 +40,7 @@ class Stream:
     problem: str = ""
 
 
-def centre_streams(model: nn.Module, example: Tensor) -> dict[str, str]:
+def centre_streams(model: nn.Module, plan: FoldPlan, example: Tensor) -> dict[str, str]:
     """In place. For every LayerNorm without weight and bias: its path -> why its mean removal stays, empty if it moved."""
     if not any(_removable(module) for module in model.modules()):
         return {}
@@ -51,7 +53,7 @@ def centre_streams(model: nn.Module, example: Tensor) -> dict[str, str]:
     streams = _streams(readers, names)
     for stream in streams:
         stream.problem = stream.problem or _mixed_channels(stream, graph) or _shared_tensors(model, stream, names, graph)
-    return _rewrite(model, streams, readers, names)
+    return _rewrite(model, plan, streams, readers, names)
 
 
 def _removable(module: nn.Module) -> bool:
@@ -165,7 +167,9 @@ def _written(model: nn.Module, stream: Stream, names: dict[str, str]) -> dict[Te
 
 
 @torch.no_grad()
-def _rewrite(model: nn.Module, streams: list[Stream], readers: dict[fx.Node, str], names: dict[str, str]) -> dict[str, str]:
+def _rewrite(
+    model: nn.Module, plan: FoldPlan, streams: list[Stream], readers: dict[fx.Node, str], names: dict[str, str]
+) -> dict[str, str]:
     # A LayerNorm that is called on several streams changes only if all of them do, and they only with it.
     problems = {path: stream.problem for stream in streams if stream.problem for path in (readers[r] for r in stream.readers)}
     while spread := [s for s in streams if not s.problem and any(readers[r] in problems for r in s.readers)]:
@@ -176,14 +180,6 @@ def _rewrite(model: nn.Module, streams: list[Stream], readers: dict[fx.Node, str
         for tensor, axis in ((_written(model, stream, names) or {}) if not stream.problem else {}).items():
             wide = tensor.double()
             tensor.copy_(wide - wide.mean(axis, keepdim=True))
-    for path in set(readers.values()) - set(problems):
-        old: Any = model.get_submodule(path)
-        new: nn.Module = (
-            RMSNorm(old.dim, heads=old.heads, eps=old.eps, affine=False)
-            if isinstance(old, LayerNorm)
-            else nn.RMSNorm(old.normalized_shape, old.eps, elementwise_affine=False)
-        )
-        carry_hooks(old, new)
-        for each in [p for p, module in model.named_modules(remove_duplicate=False) if module is old]:
-            model.set_submodule(each, new)
+    for path in dict.fromkeys(path for path in readers.values() if path not in problems):
+        plan.take(model, DropMean(paths_of(model, model.get_submodule(path))))
     return {path: problems.get(path, "") for path in readers.values()}

@@ -6,13 +6,14 @@ from torch import Tensor, nn
 
 from ...convert.trace import sample_input
 from .centre_stream import centre_streams
-from .frozen_dtn import freeze_token_norms
+from .freeze import freeze_token_norms
 from .fuse import fuse_modules
 from .graph import Marker, trace_flow
 from .move_maps import Rewriter, backward_problem, forward_problem
-from .one_size import OneSize
+from .plan import FoldPlan
 from .report import FoldReport, FoldRow
-from .sites import Site, find_sites
+from .sites import Site, activations, find_sites
+from .steps import DropAffine, FoldAway, TakeOneSize
 from .verify import verify_fold
 
 NO_MEAN = "its mean removal went into what writes its tokens, the division by their size stays"
@@ -41,20 +42,21 @@ def fold(
     example = example if example is not None else sample_input(model, None)
     if example is None:
         raise ValueError(f"nobody says what {type(model).__name__} takes: give fold an input as example=")
-    folded, fused = fuse_modules(copy.deepcopy(model))
+    plan = copy.deepcopy(getattr(model, "fold_plan", None)) or FoldPlan(type(model).__name__)  # of a folded model: go on
+    folded, fused = fuse_modules(copy.deepcopy(model), plan)
     report = FoldReport(fused=fused)
     if grid is not None:
-        report.frozen, example = freeze_token_norms(folded, grid, example, resize=not given)
-    report.rows = _fold_norms(folded, example)
-    centred = centre_streams(folded, example)
+        folded, report.frozen, example = freeze_token_norms(folded, plan, grid, example, resize=not given)
+    report.rows = _fold_norms(folded, plan, example)
+    centred = centre_streams(folded, plan, example)
     for row in report.rows:
         if row.path in centred:
             stays = centred[row.path]
             row.action, row.reason = (row.action, f"mean removal: {stays}") if stays else ("partly", NO_MEAN)
     if any(row.one_size for row in report.rows):
         report.only_shape = tuple(example.shape[1:])
-        folded.register_forward_pre_hook(OneSize(report.only_shape), with_kwargs=True)
-    folded.fold_report = report  # type: ignore[assignment]
+        plan.take(folded, TakeOneSize(report.only_shape))
+    folded.fold_report, folded.fold_plan = report, plan  # type: ignore[assignment]
     if verify:
         measured = verify_fold(model, folded, example)
         report.error, report.own_error, report.limit = measured.error, measured.own_error, measured.limit
@@ -62,25 +64,25 @@ def fold(
     return folded
 
 
-def _fold_norms(model: nn.Module, example: Tensor) -> list[FoldRow]:
+def _fold_norms(model: nn.Module, plan: FoldPlan, example: Tensor) -> list[FoldRow]:
     """In place. Of two norms in a row the second goes first, so there may be several rounds."""
     rows: dict[str, FoldRow] = {}
     again = True
     while again:
-        found, again = _fold_once(model, example)
+        found, again = _fold_once(model, plan, example)
         for row in found:
             if row.action != "left" or row.path not in rows or rows[row.path].action == "left":
                 rows[row.path] = row
     return list(rows.values())
 
 
-def _fold_once(model: nn.Module, example: Tensor) -> tuple[list[FoldRow], bool]:
+def _fold_once(model: nn.Module, plan: FoldPlan, example: Tensor) -> tuple[list[FoldRow], bool]:
     """A row for each norm, and whether one that was left stands beside one that is gone now."""
     sites = find_sites(model)
     if all(site.scale is None or site.trouble for site in sites):
         return [_row(site, "left", reason=site.trouble or NOTHING) for site in sites], False
     markers, linears = trace_flow(model, sites, example)
-    rewriter = Rewriter(model, linears)
+    rewriter = Rewriter(model, plan, linears)
     rows = []
     for marker in markers:
         site = marker.site
@@ -100,9 +102,7 @@ def _fold_once(model: nn.Module, example: Tensor) -> tuple[list[FoldRow], bool]:
     rewriter.write()
     for site, row in zip(sites, rows, strict=True):
         if row.action != "left":
-            rest = site.rest()
-            for path in site.paths:
-                model.set_submodule(path, rest)
+            plan.take(model, FoldAway(site.paths, tuple(activations(site.norm))) if site.whole else DropAffine(site.path))
     actions = {marker: row.action for marker, row in zip(markers, rows, strict=True)}
     beside = [{actions[marker], actions[read.by]} for marker in markers for read in marker.reads if isinstance(read.by, Marker)]
     return rows, {"folded", "left"} in beside

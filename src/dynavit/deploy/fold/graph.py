@@ -135,7 +135,7 @@ def _marked(model: nn.Module, sites: list[Site]) -> nn.Module:
 
 def _marking(norm: nn.Module, index: int, site: Site) -> Callable[..., Tensor]:
     """The forward of a norm with a marker where its map is applied, and the map left out."""
-    compute, after = norm.forward, activations(norm) if site.whole else []
+    compute, after = norm.forward, list(activations(norm).values()) if site.whole else []
     if not site.whole:
         without_affine(norm)
 

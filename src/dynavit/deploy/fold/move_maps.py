@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from .graph import Linear, Marker, constant_along, place, tensor_at
+from .plan import FoldPlan
+from .steps import AddBias
 
 
 def forward_problem(model: nn.Module, marker: Marker) -> str:
@@ -80,8 +82,8 @@ def _owners(labels: Tensor, linears: list[Linear]) -> list[tuple[Linear, Tensor]
 class Rewriter:
     """Collects the maps that go into each linear layer, then writes all weights once."""
 
-    def __init__(self, model: nn.Module, linears: list[Linear]) -> None:
-        self.model, self.linears = model, linears
+    def __init__(self, model: nn.Module, plan: FoldPlan, linears: list[Linear]) -> None:
+        self.model, self.plan, self.linears = model, plan, linears
         self.before: dict[Linear, tuple[Tensor, Tensor]] = {}  # maps of inputs: scale and shift (c_in)
         self.after: dict[Linear, tuple[Tensor, Tensor]] = {}  # maps of outputs: scale and shift (c_out)
         self.shifted: set[Linear] = set()  # which need a bias
@@ -134,11 +136,13 @@ class Rewriter:
                 bias = scale * bias + shift
                 weight = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
             parameter.copy_(weight)
-            if linear.bias is not None:
-                tensor_at(self.model, linear.bias).copy_(bias)
-            elif linear in self.shifted:
-                new = nn.Parameter(bias.to(parameter.dtype), requires_grad=parameter.requires_grad)
-                self.model.get_submodule(linear.weight.rpartition(".")[0]).bias = new
+            bias_name = linear.bias
+            if bias_name is None and linear in self.shifted:
+                path = linear.weight.rpartition(".")[0]
+                self.plan.take(self.model, AddBias(path))
+                bias_name = f"{path}.bias".removeprefix(".")
+            if bias_name is not None:
+                tensor_at(self.model, bias_name).copy_(bias)
 
 
 def can_have_bias(model: nn.Module, linear: Linear) -> bool:

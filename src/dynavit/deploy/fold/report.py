@@ -1,6 +1,6 @@
 """What folding did to each norm, and how exact the result is."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 WIDE_SPREAD = 1e3
@@ -49,6 +49,14 @@ class FoldReport:
         counts = {action: self.count(action) for action in ("folded", "partly", "left")}
         return {**counts, **asdict(self), "warnings": self.warnings}
 
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "FoldReport":
+        """The inverse of `to_dict`. What another version has written besides is ignored."""
+        report = cls(**_known(cls, plain))
+        report.rows = [FoldRow(**_known(FoldRow, row)) for row in plain["rows"]]
+        report.only_shape = None if report.only_shape is None else tuple(report.only_shape)
+        return report
+
     def __str__(self) -> str:
         names = [(row.path, row.norm, row.action) for row in self.rows]
         widths = [max((len(name[at]) for name in names), default=0) for at in range(3)]
@@ -71,3 +79,7 @@ class FoldReport:
                 "both against the unfolded model in float64"
             )
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
+
+def _known(kind: type[FoldReport] | type[FoldRow], plain: dict[str, Any]) -> dict[str, Any]:
+    return {each.name: plain[each.name] for each in fields(kind) if each.name in plain}

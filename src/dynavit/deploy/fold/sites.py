@@ -47,13 +47,6 @@ class Site:
     def path(self) -> str:
         return self.paths[0]
 
-    def rest(self) -> nn.Module:
-        """What stands in its place without the map; a norm that has more to it is changed in place, so that hooks stay."""
-        if not self.whole:
-            return without_affine(self.norm)
-        after = activations(self.norm)
-        return (nn.Sequential(*after) if after else Folded()).eval()
-
 
 def without_affine(norm: nn.Module) -> nn.Module:
     """The same module, its weight and bias gone."""
@@ -70,10 +63,10 @@ def carry_hooks(old: nn.Module, new: nn.Module) -> nn.Module:
     return new.train(old.training)
 
 
-def activations(norm: nn.Module) -> list[nn.Module]:
-    """What follows the map inside a norm: some of timm's hold an activation, an nn.Identity if they have none."""
-    parts = [part for name in ("drop", "act") for part in (getattr(norm, name, None),)]
-    return [part for part in parts if isinstance(part, nn.Module) and not isinstance(part, nn.Identity)]
+def activations(norm: nn.Module) -> dict[str, nn.Module]:
+    """The modules that follow the map inside a norm, by name: some of timm's norms hold a dropout and an activation."""
+    parts = {name: getattr(norm, name, None) for name in ("drop", "act")}
+    return {name: part for name, part in parts.items() if isinstance(part, nn.Module) and not isinstance(part, nn.Identity)}
 
 
 def known_forward(norm: nn.Module) -> bool:
