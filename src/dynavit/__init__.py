@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .analyse import analyze_runs as analyze_runs
     from .analysis.inside.look import look_inside as look_inside
+    from .common.plugins import load_plugin as load_plugin
     from .config import TrainConfig as TrainConfig
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .norms import create_norm as create_norm
     from .norms import list_norms as list_norms
     from .norms import recalibrate as recalibrate
+    from .norms import register_norm as register_norm
     from .robust import evaluate_robust as evaluate_robust
     from .runs import evaluate_run as evaluate_run
     from .runs import train_run as train_run
@@ -48,10 +50,12 @@ _HOMES = {
     "list_models": ".models",
     "list_norms": ".norms",
     "load": ".model_files",
+    "load_plugin": ".common.plugins",
     "load_released": ".model_files",
     "look_inside": ".analysis.inside.look",
     "plan_swap": ".convert",
     "recalibrate": ".norms",
+    "register_norm": ".norms",
     "swap_norms": ".convert",
     "train_run": ".runs",
 }
@@ -71,10 +75,12 @@ __all__ = [
     "list_models",
     "list_norms",
     "load",
+    "load_plugin",
     "load_released",
     "look_inside",
     "plan_swap",
     "recalibrate",
+    "register_norm",
     "swap_norms",
     "train_run",
 ]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .annealed import AnnealedNorm, Evaluation
 from .contract import statistics_dtype
 from .distributed import sum_over_processes, whole, write
+from .factory import register_norm
 from .feature import FeatureNorm
 from .feature_statistics import Extrema
 from .moments import moments
@@ -16,6 +17,7 @@ from .moments import moments
 Groups = Literal["layer", "head", "channel"]
 
 
+@register_norm("ldfn")
 class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
     r"""Begins as LayerNorm and ends as a mixture of z-score and min-max whose weights are learned; that folds away.
 
