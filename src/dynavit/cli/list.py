@@ -42,19 +42,15 @@ def norm_rows() -> list[NormRow]:
     """What the table shows, as data."""
     from ..norms import Norm, create_norm
     from ..norms import list_norms as names
-    from ..norms.factory import norm_class_of
+    from ..norms.factory import norm_class_of, options_of
 
     shared = inspect.signature(Norm).parameters
     rows = []
     for name in names():
         norm_class = norm_class_of(name)
-        own = {
-            option: parameter.default
-            for option, parameter in inspect.signature(norm_class).parameters.items()
-            if option not in shared and parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        }
+        own = {option: parameter.default for option, parameter in options_of(norm_class).items() if option not in shared}
         size = sum(parameter.numel() for parameter in create_norm(name, DIM, heads=HEADS).parameters())
-        rows.append(NormRow(name, (inspect.getdoc(norm_class) or "").partition("\n")[0], own, size))
+        rows.append(NormRow(name, inspect.cleandoc(norm_class.__doc__ or "").partition("\n")[0], own, size))
     return rows
 
 

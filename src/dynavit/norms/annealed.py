@@ -68,6 +68,11 @@ class AnnealedNorm(SmoothedNorm):
             nn.init.ones_(self.ln_weight)
             nn.init.zeros_(self.ln_bias)
 
+    def inherited(self, old: str) -> dict[str, str]:
+        """A LayerNorm it replaces is the one it begins as."""
+        layer_norm = {"ln_weight": "weight", "ln_bias": "bias"} if old == "ln" else {}
+        return super().inherited(old) | layer_norm
+
     @property
     def blend(self) -> Tensor:
         """LayerNorm's share, ()."""

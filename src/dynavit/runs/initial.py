@@ -22,6 +22,7 @@ from .subject import Subject
 from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..norms.annealed import AnnealedNorm
+from ..norms import Norm
 
 State = dict[str, Tensor]
 
@@ -238,9 +239,9 @@ def _replace_classifier(model: nn.Module, own: State, weights: State) -> list[st
 def _give_layer_norms(model: nn.Module, given: Source, weights: State) -> None:
     """Norms that begin as LayerNorm begin as the source's."""
     for path, module in model.named_modules():
-        if isinstance(module, AnnealedNorm) and _had_layer_norm(given, path):
-            own = {name: weights[f"{path}.{name}"] for name in ("weight", "bias") if f"{path}.{name}" in weights}
-            weights |= {f"{path}.ln_{name}": tensor for name, tensor in own.items()}
+        if isinstance(module, Norm) and _had_layer_norm(given, path):
+            takes_over = {f"{path}.{own}": f"{path}.{old}" for own, old in module.inherited("ln").items()}
+            weights |= {own: weights[old] for own, old in takes_over.items() if old in weights}
 
 
 def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
@@ -264,7 +265,10 @@ def _start_near_layer_norm(model: nn.Module, given: Source) -> list[str]:
     they start from scratch, the other weights would no longer fit."""
     near = 0
     for path, module in model.named_modules():
-        if hasattr(module, "mean_logit") and f"{path}.mean_logit" not in given.weights and _had_layer_norm(given, path):
+        if not isinstance(module, Norm) or module.starts_as != "ln" or not module.mixing_parameters:
+            continue
+        known = any(f"{path}.{name}" in given.weights for name in module.mixing_parameters)
+        if not known and _had_layer_norm(given, path):
             set_start(module, "near")
             near += 1
     return [f"{near} norms start near the source's LayerNorm"] if near else []

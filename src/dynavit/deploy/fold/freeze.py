@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...convert.trace import sample_input
 from ...norms import DynamicTokenNorm
 from ...norms.contract import Grid
-from ...norms.dtn_math import Layout
+from ...norms.dtn.math import Layout
 from .frozen_dtn import spelled
 from .plan import FoldPlan
 from .steps import Freeze, paths_of

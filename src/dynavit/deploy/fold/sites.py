@@ -71,9 +71,10 @@ def activations(norm: nn.Module) -> dict[str, nn.Module]:
 
 def known_forward(norm: nn.Module) -> bool:
     """Whether it computes what its class is named after: a subclass may do anything, such as an activation."""
-    written_in = norm.forward.__module__
     known = KNOWN_BATCH_NORMS if isinstance(norm, _BatchNorm) else KNOWN_TOKEN_NORMS
-    return any(written_in == module or written_in.startswith(f"{module}.") for module in known)
+    methods = ("forward", "transform", "apply_affine") if isinstance(norm, Norm) else ("forward",)
+    places = {getattr(norm, method).__module__ for method in methods}
+    return all(any(place == module or place.startswith(f"{module}.") for module in known) for place in places)
 
 
 def find_sites(model: nn.Module) -> list[Site]:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import Grid, Norm
+from ..factory import register_norm
+from ..share_logit import share_logit
 from .init import local_position
 from .kernels import grid_kernels, offset_kernel
 from .math import Layout
@@ -17,6 +19,7 @@ from .token_grid import resolve_grid
 DENSE_LIMIT = 256
 
 
+@register_norm("dtn")
 class DynamicTokenNorm(Norm):
     r"""Each token by moments mixed from its own channels and from the tokens around it; the mixture is learned per head.
 
@@ -49,6 +52,11 @@ class DynamicTokenNorm(Norm):
         only_var: the mean is LayerNorm's, only the variance is mixed; the same as fixed_mean_lambda=1.
         backend: "auto" takes the fastest way; "torch" plain operations, which also have second derivatives.
     """
+
+    needs_grid = True
+    dimensions: tuple[int, ...] = (1, 2)
+    starts_as: Literal["ln"] | None = "ln"
+    mixing_parameters = ("mean_logit", "var_logit", "position")
 
     def __init__(
         self,
@@ -91,6 +99,8 @@ class DynamicTokenNorm(Norm):
         self.average, self.kernel, self.backend = average, kernel, backend
         self.radius = radius if radius is not None else 1 if average == "window" else 16 if ndim == 1 else None
         self.fixed_mean_lambda, self.fixed_var_lambda = fixed_mean_lambda, fixed_var_lambda
+        if any(fixed not in (None, 1) for fixed in (fixed_mean_lambda, fixed_var_lambda)):
+            self.starts_as = None
 
         def parameter(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=shared.get("device"), dtype=shared.get("dtype")))
@@ -119,6 +129,12 @@ class DynamicTokenNorm(Norm):
                 # dense sequence were the paper's 14 tokens wide.
                 scale = 14 / DENSE_LIMIT
                 position.mul_(position.new_tensor([scale**2, scale]))
+
+    def start_at(self, share: float) -> None:
+        """Set lambda, the share of LayerNorm's moments, in every head."""
+        for logit in (self.mean_logit, self.var_logit):
+            if logit is not None:
+                logit.fill_(share_logit(share))
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         layout = self.layout(x.shape[1], grid)

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import Grid
+from ..factory import register_norm
 from .layer import DynamicTokenNorm
 from .math import Layout
 
 
+@register_norm("dtn_released")
 class ReleasedDynamicTokenNorm(DynamicTokenNorm):
     r"""Dynamic Token Normalization of the release: heads are scaled to unit RMS first, and variances divide by C - 1.
 
@@ -29,6 +31,9 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
         init: "local" is Eqn 7 for the first floor(sqrt(h))^2 heads and a truncated normal for the rest, with the release's
             opposite sign of offsets; "trunc_normal" is what its whole models really start from.
     """
+
+    dimensions = (2,)
+    starts_as = None  # heads are scaled before anything is mixed
 
     def __init__(
         self,
