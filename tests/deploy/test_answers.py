@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dynavit.common.answers import best_classes
 from dynavit.data.folder import EXTENSIONS as TRAINING_EXTENSIONS
-from dynavit.deploy.bundle.answers import EXTENSIONS, answer_files, best_classes, image_files
+from dynavit.deploy.bundle.answers import EXTENSIONS, answer_files, image_files
 from dynavit.deploy.bundle.exit_rule import ExitRule
 from dynavit.deploy.bundle.runner import Bundle
 

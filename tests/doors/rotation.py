@@ -1,7 +1,7 @@
 """A task of one's own: by how many quarter turns was an image rotated?
 
-It makes its own targets (turned images), has an option, a main metric that is better when smaller, answers about files, and brings
-a section of the report. `dynavit train --plugin rotation.py --task rotation --task.turns 4`.
+It makes its own targets (turned images), has an option and a main metric that is better when smaller, answers about files, and
+brings a section of the report. `dynavit train --plugin rotation.py --task rotation --task.turns 4`.
 """
 
 from dataclasses import dataclass, replace
@@ -14,8 +14,10 @@ import dynavit
 
 @dataclass
 class RotationOptions:
-    """Attributes:
-    turns: how many rotations are told apart; 2 are upright and upside down.
+    """Options of the task rotation.
+
+    Attributes:
+        turns: how many rotations are told apart; 2 are upright and upside down.
     """
 
     turns: int = 4

@@ -149,5 +149,5 @@ class Task(nn.Module):
 
     @classmethod
     def answer_text(cls, answer: Mapping[str, Any]) -> str:
-        """The answer as a line."""
-        return ", ".join(f"{name} {value}" for name, value in answer.items())
+        """The answer as a line, without the name of the file, which is its "image"."""
+        return ", ".join(f"{name} {value}" for name, value in answer.items() if name != "image")

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..common.answers import answer_line, best_classes
 from ..common.batch import Batch
 from ..common.metric import Metric
 from ..common.task import Evaluator, Task
@@ -98,18 +99,16 @@ class Classification(ImageTask):
     @torch.no_grad()
     def answer(self, inputs: Tensor, facts: Mapping[str, Any], top: int, policy: Any = None) -> dict[str, Any]:
         """{"label", "confidence", "top": [{"label", "confidence"}, ...]}"""
-        return named_classes(self.logits(inputs), facts["classes"], top)
+        return named_classes(self.logits(inputs), None, facts["classes"], top)
 
     @classmethod
     def answer_text(cls, answer: Mapping[str, Any]) -> str:
-        return ", ".join(f"{found['label']} {found['confidence']:.1%}" for found in answer["top"])
+        return answer_line(answer)
 
 
-def named_classes(logits: Tensor, classes: Sequence[str], top: int) -> dict[str, Any]:
+def named_classes(logits: Tensor, exit: int | None, classes: Sequence[str], top: int) -> dict[str, Any]:
     """(1, classes) -> the most probable classes by name."""
-    best = logits.double().softmax(-1)[0].topk(min(top, len(classes)))
-    found = [{"label": classes[i], "confidence": p} for p, i in zip(*map(Tensor.tolist, best), strict=True)]
-    return {**found[0], "top": found}
+    return best_classes(logits.softmax(-1)[0].double().cpu().numpy(), exit, classes, top)
 
 
 class ClassificationEvaluator(Evaluator):

@@ -71,11 +71,7 @@ class EarlyExit(Classification):
         while True:
             logits, state = cascade.step(state)
             if policy.leaves(logits, state.exit - 1):  # the last exit always answers
-                return {**named_classes(logits, facts["classes"], top), "exit": state.exit}
-
-    @classmethod
-    def answer_text(cls, answer: Mapping[str, Any]) -> str:
-        return super().answer_text(answer) + (f" (left at exit {answer['exit']})" if "exit" in answer else "")
+                return named_classes(logits, state.exit, facts["classes"], top)
 
 
 class EarlyExitEvaluator(ClassificationEvaluator):

@@ -9,25 +9,17 @@ A cascade that may stop early adds "exit", counted from 1.
 from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...common.answers import best_classes
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 Input = TypeVar("Input")
 Answer = dict[str, Any]
-
-
-class Predictor(Protocol):
-    """Names what is in image files: a bundle, or a run's model with its preprocessing."""
-
-    classes: list[str]
-
-    def predict_files(self, images: Iterable[str | PathLike[str]], top: int = 5) -> list[Answer]:
-        """One answer for each file, with the `top` most probable classes; a directory stands for the images in it."""
-        ...
 
 
 def answer_files(
@@ -44,8 +36,6 @@ def answer_files(
         prepare: a file to an input of the model. Its ValueError is the answer's "error".
         predict: an input to the probabilities (classes,), and the exit it left at, counted from 1; None: there are no exits.
     """
-    if top < 1:
-        raise ValueError(f"top is the number of classes to name, at least 1; got {top}")
     answers: list[Answer] = []
     for path in image_files(images):
         try:
@@ -55,13 +45,6 @@ def answer_files(
             continue
         answers.append({"image": str(path), **best_classes(*predict(pixels), classes, top)})
     return answers
-
-
-def best_classes(probabilities: NDArray[np.floating], exit: int | None, classes: list[str], top: int) -> Answer:
-    """(classes,) -> {"label", "confidence", "top"}, and "exit" where there is one. Equal classes stay in their order."""
-    best = np.argsort(-probabilities, kind="stable")[:top]
-    found = [{"label": classes[i], "confidence": float(probabilities[i])} for i in best]
-    return {**found[0], "top": found, **({} if exit is None else {"exit": exit})}
 
 
 def image_files(paths: Iterable[str | PathLike[str]]) -> list[Path]:

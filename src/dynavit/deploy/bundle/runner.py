@@ -6,7 +6,7 @@ bundle.predict(images)               labels, confidence and exit; a cascade with
 bundle.predict_files(["a.png"])      what `dynavit predict` prints
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from os import PathLike
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.answers import answer_line
 from ..extras import require
 from .answers import answer_files
 from .exit_rule import POLICY, ExitRule, softmax
@@ -81,6 +82,10 @@ class Bundle:
 
         as_trained = partial(prepare, description=self.manifest["preprocess"])
         return answer_files(images, self.classes, top, prepare=as_trained, predict=predict)
+
+    def text(self, answer: Mapping[str, Any]) -> str:
+        """An answer as a line, without the name of the file."""
+        return answer_line(answer)
 
     def _checked(self, images: Pixels) -> Pixels:
         wanted = tuple(self.manifest["input"])
