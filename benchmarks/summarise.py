@@ -7,7 +7,7 @@ import argparse
 import json
 from pathlib import Path
 
-from dynavit.analysis.read import Comparison, read_comparison
+from dynavit.analysis.report.read import Comparison, read_comparison
 from dynavit.analysis.statistics import mean, paired_difference, standard_error
 from dynavit.common.files import write_json
 

@@ -5,9 +5,9 @@ import torch
 from PIL import Image
 
 from dynavit.data.config import DataConfig
+from dynavit.data.configured import configured
 from dynavit.data.dataset import DataSet, FileSplit, MemorySplit
 from dynavit.data.loader import make_loader
-from dynavit.data.memory import memory_dataset
 from dynavit.data.preprocess import describe_preprocessing, preprocess
 
 
@@ -21,7 +21,8 @@ def test_a_file_equals_the_loaders_image(tmp_path, channels, image_size):
     images = bytes_of(4, channels, 8)
     split = MemorySplit(images, torch.tensor([0, 0, 1, 1]))
     config = DataConfig(image_size=image_size, val_fraction=0)
-    data = memory_dataset("x", split, split, ["a", "b"], (0.3,) * channels, (0.2,) * channels, config)
+    data = DataSet("x", {"train": split, "test": split}, ["a", "b"], (8, 8), (0.3,) * channels, (0.2,) * channels)
+    data = configured(data, config)
     ((batch,),) = make_loader(data, "test", train=False, batch_size=4, config=config).epoch()
     for image, expected in zip(images, batch.inputs, strict=True):
         Image.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy()).save(tmp_path / "x.png")

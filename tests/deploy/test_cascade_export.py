@@ -6,9 +6,9 @@ import torch
 
 import dynavit
 from deploy.test_export import SIZE, exported
-from dynavit.deploy.bundle import EARLY_EXIT
-from dynavit.deploy.cascade_export import EarlyExit, ExitPart
-from dynavit.deploy.runner import OnnxPart
+from dynavit.deploy.bundle.runner import OnnxPart
+from dynavit.deploy.export.cascade import EarlyExit, ExitPart
+from dynavit.deploy.export.write_model import EARLY_EXIT
 from dynavit.models.cascade.policy import ExitPolicy
 
 TWO = (((4, 4, 0),), ((2, 2, 0),))

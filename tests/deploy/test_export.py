@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import dynavit
-from dynavit.deploy.bundle import write_model
-from dynavit.deploy.closeness import Reference, check_close
-from dynavit.deploy.manifest import write_manifest
-from dynavit.deploy.program import trace
-from dynavit.deploy.quantise import quantise_onnx
-from dynavit.deploy.runner import OnnxPart, load_bundle
+from dynavit.deploy.bundle.manifest import write_manifest
+from dynavit.deploy.bundle.runner import OnnxPart, load_bundle
+from dynavit.deploy.export.closeness import Reference, check_close
+from dynavit.deploy.export.program import trace
+from dynavit.deploy.export.quantise import quantise_onnx
+from dynavit.deploy.export.write_model import write_model
 
 CLASSES = list("abcdefghij")
 SIZE = (1, 8, 8)
@@ -101,7 +101,7 @@ def test_an_export_that_differs_is_refused(tmp_path, monkeypatch, error, refused
         with torch.no_grad():
             return [model(torch.from_numpy(images)).numpy() * (1 + error)]
 
-    monkeypatch.setattr("dynavit.deploy.bundle.write_onnx", lambda *_, **__: None)
+    monkeypatch.setattr("dynavit.deploy.export.write_model.write_onnx", lambda *_, **__: None)
     monkeypatch.setattr(OnnxPart, "__call__", answer)
     options = {"format": "onnx", "policy": None}
     if not refused:

@@ -11,10 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import dynavit
-from deploy.fold_models import Through, all_bn, difference, settled, small_swin, small_vit
-from dynavit import fold
-from dynavit.deploy.program import trace
-from dynavit.deploy.refold import fold_structure
+from deploy.fold_models import Through, all_bn, difference, fold, noise, settled, small_swin, small_vit
+from dynavit.deploy.export.program import trace
+from dynavit.deploy.fold.stored import folded_structure
 from dynavit.norms.factory import norm_class_of
 
 C = 6
@@ -64,7 +63,7 @@ def test_no_norm_remains_in_transformers(build, size):
     model = build()
     before = copy.deepcopy(model.state_dict())
     random_state = torch.random.get_rng_state()
-    folded = fold(model)
+    folded = fold(model, fresh=build)
     assert torch.equal(torch.random.get_rng_state(), random_state)
     report = folded.fold_report
     assert report.count("folded") == len(report.rows) == len(model.swap_plan.swapped()) and report.error <= report.limit
@@ -336,7 +335,7 @@ def test_what_folds_follows_from_the_graph_and_not_from_values():
         return Through(lambda m, x: m.read(m.second(_as_map(m.wide, m.norm(x)).tanh())), **parts).double()
 
     folded = fold(settled(build()), example=TOKENS)
-    loaded = fold_structure(build().float(), TOKENS.shape[1:]).double()
+    loaded = folded_structure(build().float(), {}, TOKENS.shape[1:]).double()
     loaded.load_state_dict(folded.state_dict())
     assert difference(folded, loaded, TOKENS) == 0 and folded.read.bias is not None
     assert [row.action for row in loaded.fold_report.rows] == ["left", "folded"]
@@ -396,8 +395,8 @@ def test_any_program_computes_the_same(names):
 
 def test_folding_twice_changes_nothing():
     parts = {"norm": bn, "read": linear(bias=False), "ln": lambda: nn.LayerNorm(C), "head": linear()}
-    _, once, rows = folded_pair(lambda m, x: m.head(m.ln(m.read(m.norm(x)))), **parts)
-    twice = fold(once, example=TOKENS)
+    model, once, rows = folded_pair(lambda m, x: m.head(m.ln(m.read(m.norm(x)))), **parts)
+    twice = fold(once, example=TOKENS, fresh=lambda: noise(model))  # the plan of both folds
     assert {row.action for row in twice.fold_report.rows} <= {"left"} and rows["norm"].action == "folded"
     assert once.state_dict().keys() == twice.state_dict().keys()
     assert all(torch.equal(tensor, once.state_dict()[name]) for name, tensor in twice.state_dict().items())

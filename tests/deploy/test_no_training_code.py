@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from deploy.test_export import CLASSES, SIZE, built
-from dynavit.deploy.bundle import write_model
-from dynavit.deploy.manifest import write_manifest
+from dynavit.deploy.bundle.manifest import write_manifest
+from dynavit.deploy.export.write_model import write_model
 
 TRAINING = ("dynavit.engine", "dynavit.tasks", "dynavit.data", "dynavit.analysis", "dynavit.models", "timm", "torchvision")
 OPTIONS = {
@@ -45,7 +45,7 @@ def of_training(modules):
 
 def test_in_python(bundle):
     code = f"""import json
-from dynavit.deploy.runner import load_bundle
+from dynavit.deploy.bundle.runner import load_bundle
 print(json.dumps(load_bundle({str(bundle)!r}).predict_files([{str(bundle.parent / "x.png")!r}])))"""
     (answer,), modules = run(code)
     assert answer["label"] in CLASSES and len(answer["top"]) == 5

@@ -25,7 +25,7 @@ from dynavit.engine import checkpoint, log
 from dynavit.engine.config import EmaConfig, EngineConfig, TrainPlan
 from dynavit.engine.loop import train
 from dynavit.engine.processes import Processes
-from dynavit.engine.run_dir import RunDirectory
+from dynavit.runs.directory import RunDirectory
 from engine.tiny import TinyLoader, TinyTask, eval_loader
 
 FILE_CALLS = ("fsync", "rename", "replace", "link", "rmdir", "unlink")

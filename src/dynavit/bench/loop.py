@@ -20,7 +20,7 @@ from ..engine.contract import Loader
 from ..engine.loop import train
 from ..engine.optimiser import make_optimiser, set_lr
 from ..engine.processes import Processes
-from ..engine.run_dir import RunDirectory
+from ..runs.directory import RunDirectory
 from .machine import describe_machine
 
 
@@ -94,7 +94,7 @@ class _Interleaved:
 
 def _bare_stepper(task: Task, plan: TrainPlan, processes: Processes) -> Any:
     task = copy.deepcopy(task).to(processes.device).train()
-    optimiser = make_optimiser(task.model, plan.optim, processes.device)
+    optimiser = make_optimiser(task, plan.optim, processes.device)
     set_lr(optimiser, plan.lr)
 
     def step(batches: list[Batch]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
-from ..norms.dtn_op import native_kernel_available
+from ..norms.dtn.op import native_kernel_available
 from .flops import count_macs
 from .machine import describe_machine
 from .memory import peak_resident_megabytes

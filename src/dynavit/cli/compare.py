@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..compare import CompareConfig, Watcher
+from ..common.metric import Metric
+from ..runs.compare import CompareConfig, Watcher
 from .show import print_table
 
 
@@ -14,15 +15,15 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
     """Train several settings under several seeds, and report means, errors and costs.
 
     Takes every option of `dynavit train` too (its norm and seed are replaced by norms and seeds). Called again with the same
-    --out it skips finished runs and resumes the others. The page is OUT/report.html. In Python: `dynavit.compare.compare`.
+    --out it skips finished runs and resumes the others. The page is OUT/report.html. In Python: `dynavit.runs.compare.compare`.
 
     Args:
         out: directory of the comparison.
         overwrite: delete what is in --out and begin again.
     """
-    from ..analysis.read import read_comparison
-    from ..analysis.table import comparison_table, table_notes
-    from ..compare import compare
+    from ..analysis.report.read import read_comparison
+    from ..analysis.report.table import comparison_table, table_notes
+    from ..runs.compare import compare
 
     with show_runs() as watch:
         page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=shlex.join(["dynavit", *sys.argv[1:]]))
@@ -53,7 +54,10 @@ class Shown(Watcher):
         self.ended += 1
         if problem is not None:
             self.failed.append(f"{run}: {problem}")
-        outcome = f"{result['split']} top-1 {result['top1']:.2%}" if result else "done, with nothing to evaluate it on"
+        outcome = "done, with nothing to evaluate it on"
+        if result and result.get("metrics"):
+            metric = Metric(**result["metrics"][0])
+            outcome = f"{result['split']} {metric.label} {metric.text(result[metric.name])}"
         outcome = outcome if problem is None else f"failed: {problem}"
         self.say(f"[{self.ended}/{self.planned}] {run}: {outcome}")
 

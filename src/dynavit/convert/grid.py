@@ -167,7 +167,7 @@ class MapHook:
     inside: bool = False  # inside a block with swapped norms
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        grid = _map_size(module, args, output)
+        grid = map_size(module, args, output)
         if grid is None:
             return
         task = _task()
@@ -281,7 +281,7 @@ def _tokens_in(values: Any) -> Tensor | None:
     return next((x for x in values if isinstance(x, Tensor) and x.dim() == 3), None)
 
 
-def _map_size(module: nn.Module, args: tuple[Any, ...], output: Any) -> Grid | None:
+def map_size(module: nn.Module, args: tuple[Any, ...], output: Any) -> Grid | None:
     if not isinstance(module, nn.Unfold):
         return (output.shape[2], output.shape[3]) if isinstance(output, Tensor) and output.dim() == 4 else None
     if args[0].dim() != 4:

@@ -8,7 +8,7 @@ import re
 
 from torch import Tensor, nn
 
-from .sites import Found, OldNorm, heads_of, is_attention
+from .sites import LocatedNorm, OldNorm, heads_of, is_attention
 
 _READS_INPUT = re.compile(r"(^|\.)(qkv|mlp\.(ln1|fc1|0))$")
 
@@ -35,9 +35,9 @@ def is_linear_bn(module: nn.Module) -> bool:
     )
 
 
-def find_linear_bn(model: nn.Module) -> list[Found]:
-    """BatchNorms behind the linear layers that read the input of a block; none where the model has LayerNorms too."""
-    found: list[Found] = []
+def find_linear_bn(model: nn.Module) -> list[LocatedNorm]:
+    """BatchNorms behind the linear layers that read the input of a block."""
+    found: list[LocatedNorm] = []
     modules = dict(model.named_modules())
     blocks: dict[str, int] = {}
     for path, module in modules.items():
@@ -53,7 +53,7 @@ def find_linear_bn(model: nn.Module) -> list[Found]:
         assert isinstance(bn, nn.BatchNorm1d)
         old = OldNorm("bn", bn.num_features, bn.eps, bn.weight, bn.bias)
         depth = blocks.setdefault(block, len(blocks))
-        heads = heads_of(attention)
+        heads, name = heads_of(attention), type(attention).__name__
         # The run watches the pair: what it receives, (b, t, c), tells more than the flattened (b t, c) of its BatchNorm.
-        found.append(Found(f"{path}.bn", module, old, "block", "linear_bn", block, depth, heads, type(attention).__name__))
+        found.append(LocatedNorm(f"{path}.bn", module, old, "block", "linear_bn", block, depth, heads, name))
     return found

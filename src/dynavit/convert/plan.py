@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 Action = Literal["swap", "keep", "refuse"]
 # (b, t, c), (b, rows, cols, c), (b, c, rows, cols), (t, b, c)
-Layout = Literal["tokens", "map", "channels_first", "sequence_first"]
+AxisOrder = Literal["tokens", "map", "channels_first", "sequence_first"]
 
 
 @dataclass
@@ -22,7 +22,7 @@ class SwapRow:
     depth: int | None  # index of its block, counted through the model
     dim: int
     heads: int
-    layout: Layout
+    layout: AxisOrder
     num_prefix_tokens: int
     ndim: int = 2  # 1: a sequence
     grid: tuple[int, ...] | None = None  # what the planning run saw; the grid of each forward pass is its own

@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 
 from .config import DataConfig
+from .configured import configured
 from .dataset import DataSet, FileSplit, MapSplit
-from .splits import arrange_splits
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 SPLITS = {"train": ("train",), "val": ("val", "validation"), "test": ("test",)}
@@ -23,8 +23,11 @@ AnyFiles = TypeVar("AnyFiles", FileSplit, MapSplit)
 
 
 def open_folder(data_dir: Path | None, config: DataConfig) -> DataSet:
-    """Classes are the names of folders in alphabetical order, and the same in every split. Without `val/` (or `validation/`)
-    some of train is cut off; without `train/` evaluation is all one can do."""
+    """train/<class>/image and val/<class>/image.
+
+    Classes are the names of folders in alphabetical order, and the same in every split. Without `val/` (or `validation/`) some
+    of train is cut off; without `train/` evaluation is all one can do.
+    """
     files = list_images("folder", data_dir)
     classes = same_classes("folder", files)
     return photo_data_set("folder", as_splits(files, classes), classes, config)
@@ -77,9 +80,8 @@ def as_splits(files: dict[str, dict[str, list[str]]], folders: list[str]) -> dic
 def photo_data_set(
     name: str, splits: dict[str, AnyFiles], classes: list[str], config: DataConfig, mirrored: bool = True
 ) -> DataSet:
-    arranged, notes = arrange_splits(name, splits, classes, config)
-    side = config.image_size or PHOTO_SIZE
-    return DataSet(name, {**arranged}, classes, (side, side), PHOTO_MEAN, PHOTO_STD, mirrored, notes)
+    """Images in files, of a size and with colours as photographs usually have."""
+    return configured(DataSet(name, {**splits}, classes, (PHOTO_SIZE, PHOTO_SIZE), PHOTO_MEAN, PHOTO_STD, mirrored), config)
 
 
 def some(names: Sequence[str], at_most: int = 5) -> str:

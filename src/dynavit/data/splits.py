@@ -3,6 +3,7 @@
 Both take their images from each class: a cut in proportion to its size, a limit equally many where there are as many.
 """
 
+from collections.abc import Mapping
 from typing import Protocol, Self, TypeVar
 
 import torch
@@ -25,7 +26,7 @@ AnySplit = TypeVar("AnySplit", bound=Split)
 
 
 def arrange_splits(
-    name: str, splits: dict[str, AnySplit], classes: list[str], config: DataConfig
+    name: str, splits: Mapping[str, AnySplit], classes: list[str], config: DataConfig
 ) -> tuple[dict[str, AnySplit], tuple[str, ...]]:
     """Splits as they are used, and notes for the user: labels checked, validation cut from train if there is none, train
     limited. The cut comes before the limit, so that runs on few and on many images are validated alike."""

@@ -31,7 +31,7 @@ def evaluate(
                 with processes.autocast():
                     evaluator.update(batch.to(processes.device, processes.dtype))
                 broken += batch.broken
-        evaluator.set_totals(processes.sum(evaluator.totals()))
+        evaluator.totals = processes.combine(evaluator.totals)
         broken = processes.join(broken)
         for message in broken if note is not None and processes.is_main else ():
             note(message)  # type: ignore[misc]

@@ -6,7 +6,6 @@ Attention, MLP and norms are all called as `part(x, grid=..., mask=...)`, so tha
 `grid` is where the tokens lie (None if nobody needs it), `mask` (b, t) is True for real tokens.
 """
 
-import inspect
 import math
 from typing import Any
 
@@ -16,9 +15,10 @@ from timm.layers.drop import DropPath
 from torch import Tensor, nn
 
 from ..common.registry import nearest_match_error
-from ..norms import DynamicTokenNorm, LayerNorm, Norm, create_norm
+from ..norms import LayerNorm, Norm
 from ..norms.contract import Grid
 from ..norms.factory import norm_class_of
+from ..norms.seat import Seat, seat_norm
 
 NORM_SITES = {"both": ("attn", "mlp"), "attn": ("attn",), "mlp": ("mlp",)}  # which norms of a block carry a model's norm
 
@@ -83,17 +83,8 @@ class Block(nn.Module):
 def make_norm(
     name: str, dim: int, heads: int, options: dict[str, Any] | None = None, *, num_prefix_tokens: int = 0, ndim: int = 2
 ) -> Norm:
-    """A norm for one site of a model: what the site knows (heads, prefix tokens, 1-D or 2-D) goes to norms that ask for it."""
-    asks = inspect.signature(norm_class_of(name)).parameters
-    site: dict[str, Any] = {"heads": heads}
-    if num_prefix_tokens and "num_prefix_tokens" in asks:
-        site["num_prefix_tokens"] = num_prefix_tokens
-    if ndim != 2:
-        if "ndim" in asks:
-            site["ndim"] = ndim
-        elif issubclass(norm_class_of(name), DynamicTokenNorm):
-            raise ValueError(f"the norm {name!r} is made for images, this model for sequences; 'dtn' fits both")
-    return create_norm(name, dim, **{**site, **(options or {})})
+    """A norm for one place of a model. `options` are its own, and go before what the place says."""
+    return seat_norm(name, Seat(dim, heads, num_prefix_tokens, ndim), options)
 
 
 def norm_everywhere(model: nn.Module, name: str, options: dict[str, Any] | None = None) -> None:
@@ -128,8 +119,9 @@ def init_linears(model: nn.Module) -> None:
 def overwrite_position_as_released(model: nn.Module) -> None:
     """The release's mistake: its models initialise every linear last, among them the projection that holds DTN's `position`."""
     for module in model.modules():
-        if isinstance(module, DynamicTokenNorm) and module.position is not None:
-            nn.init.trunc_normal_(module.position, std=0.02)
+        position = getattr(module, "position", None)
+        if isinstance(module, Norm) and isinstance(position, nn.Parameter):
+            nn.init.trunc_normal_(position, std=0.02)
 
 
 def drop_path_rates(rate: float, depth: int) -> list[float]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .contract import Grid, statistics_dtype
-from .smoothed import SmoothedNorm
+from .statistics.smoothed import SmoothedNorm
 
 Evaluation = Literal["blend", "final"]
 PARTS = 2**30
@@ -67,6 +67,11 @@ class AnnealedNorm(SmoothedNorm):
         if self.ln_weight is not None and self.ln_bias is not None:
             nn.init.ones_(self.ln_weight)
             nn.init.zeros_(self.ln_bias)
+
+    def inherited(self, old: str) -> dict[str, str]:
+        """A LayerNorm it replaces is the one it begins as."""
+        layer_norm = {"ln_weight": "weight", "ln_bias": "bias"} if old == "ln" else {}
+        return super().inherited(old) | layer_norm
 
     @property
     def blend(self) -> Tensor:

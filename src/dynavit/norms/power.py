@@ -7,11 +7,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .contract import Grid
-from .distributed import process_count, sum_over_processes
-from .moments import second_moment
-from .smoothed import SmoothedNorm, is_recomputation
+from .factory import register_norm
+from .statistics.distributed import process_count, sum_over_processes
+from .statistics.moments import second_moment
+from .statistics.smoothed import SmoothedNorm, is_recomputation
 
 
+@register_norm("power")
 class PowerNorm(SmoothedNorm):
     r"""Each channel by a quadratic mean that moves with training, in both directions; nothing is subtracted.
 

@@ -7,12 +7,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .contract import Grid, statistics_dtype
-from .distributed import process_count, sum_over_processes
-from .moments import second_moment
-from .smoothed import SmoothedNorm, is_recomputation
+from .factory import register_norm
+from .statistics.distributed import process_count, sum_over_processes
+from .statistics.moments import second_moment
+from .statistics.smoothed import SmoothedNorm, is_recomputation
 from .un_rules import ForwardStep, backward_step, forward_step, opaque_forward_step, written
 
 
+@register_norm("un")
 class UnifiedNorm(SmoothedNorm):
     r"""Each channel by a quadratic mean smoothed over steps, in both directions; a fixed affine map at evaluation.
 
@@ -51,6 +53,8 @@ class UnifiedNorm(SmoothedNorm):
         official: as the authors' code.
         filtration: whether outliers are looked for. None: yes, but not with `official`, where it is the authors' default.
     """
+
+    uses_heads = False
 
     running_var: Tensor
     ema_gz: Tensor

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ...common.registry import nearest_match_error
 from ...norms.contract import Norm
 from ...norms.factory import norm_class_of
-from ...norms.smoothed import SmoothedNorm
+from ...norms.statistics.smoothed import SmoothedNorm
 from ..cascade.entries import DVT_SIZES
 from ..cascade.upsample import Upsample
 from ..layers import make_norm

@@ -1,1 +1,0 @@
-"""Figures of the inside of models, drawn from plain JSON and nothing else."""

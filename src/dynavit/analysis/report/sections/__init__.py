@@ -1,0 +1,1 @@
+"""Sections of a page, each made of the blocks in `report.blocks`."""

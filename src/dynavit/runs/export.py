@@ -1,0 +1,103 @@
+"""A bundle of a run's model, which needs no training code."""
+
+from functools import partial
+from importlib.metadata import version
+from os import PathLike
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+
+from ..bench.timing import time_interleaved
+from ..deploy.export.write_model import Format, write_model
+from ..deploy.directory import new_directory
+from ..deploy.fold.folding import fold
+from ..deploy.bundle.manifest import is_bundle, read_manifest, write_manifest
+from ..deploy.export.quantise import quantise_onnx
+from ..deploy.bundle.runner import OnnxPart
+from .fold import beside, chosen_images, example_of
+from .subject import Subject, WhichOptions
+
+HELD_OUT = 1000  # images, at most, on which int8 is compared with float32
+
+
+def export_run(
+    run: str | PathLike[str] | Subject,
+    format: Format = "onnx",
+    out: str | PathLike[str] | None = None,
+    *,
+    folded: bool = False,
+    int8: bool = False,
+    overwrite: bool = False,
+    **which: Unpack[WhichOptions],
+) -> tuple[Path, dict[str, Any]]:
+    """Write a bundle of a run's model, RUN-onnx or RUN-pt2 if not given; returns that and its manifest.
+
+    Every file is compared with the model in float64 before the bundle appears; one that differs is an error.
+
+    Args:
+        folded: fold the model first.
+        int8: ONNX only: also a version with 8-bit weights, with its accuracy and time beside float32.
+        which: the fields of `Subject`; data and data_dir are those of the images that int8 is tried on.
+    """
+    subject = Subject.of(run, which)
+    out = beside(subject.run, format, out)
+    model, card = subject.load()
+    if not card.classes:
+        raise ValueError(f"{subject.run}: bundles are written of image classifiers, and its task {card.task!r} knows no classes")
+    cascade = isinstance(getattr(model, "exits", None), torch.nn.ModuleList)
+    if int8 and (format != "onnx" or cascade):
+        what = "cascades" if format == "onnx" else f"the format {format}"
+        raise ValueError(f"8-bit weights are written for ONNX classifiers, not for {what}; leave --int8 out")
+    fold_facts = (card.fold or {}).get("report")
+    if folded:
+        model = fold(model, example=example_of(card, model))
+        fold_facts = model.fold_report.to_dict()  # type: ignore[union-attr, operator]
+    with new_directory(out, replaceable=is_bundle, overwrite=overwrite) as directory:
+        facts = write_model(model, directory, card.input_size, card.classes, format=format, policy=subject.policy())
+        facts |= {
+            "preprocess": {**card.preprocess, "channels": len(card.preprocess["mean"])},
+            "model": card.model,
+            "norm": card.model.get("norm"),
+            "source": subject.source(),
+            "fold": fold_facts and {name: fold_facts[name] for name in ("folded", "partly", "left", "error", "warnings")},
+            "versions": {
+                name: version(name) for name in ("dynavit", "torch", *(("onnx", "onnxruntime") if format == "onnx" else ()))
+            },
+        }
+        if int8:
+            facts["int8"] = _add_int8(subject, directory)
+        write_manifest(directory, facts)
+        read_manifest(directory)
+    return out, facts
+
+
+def _add_int8(subject: Subject, directory: Path) -> dict[str, Any]:
+    """Write model.int8.onnx beside model.onnx; its accuracy and time, and those of float32."""
+    file = directory / "model.int8.onnx"
+    quantise_onnx(directory / "model.onnx", file)
+    models = {"float32": OnnxPart(directory / "model.onnx"), "int8": OnnxPart(file)}
+    labels: list[Any] = []
+    said: dict[str, list[Any]] = {name: [] for name in models}
+    images = np.zeros(0, np.float32)
+    opened = subject.open()
+    for inputs, targets in chosen_images(opened, opened.final_split, _evenly):
+        images = inputs.float().cpu().numpy()
+        labels.append(targets.cpu().numpy())
+        for name, model in models.items():
+            said[name].append(model(images)[0].argmax(-1))
+    right, answers = np.concatenate(labels), {name: np.concatenate(found) for name, found in said.items()}
+    times = time_interleaved({name: partial(model, images[:1]) for name, model in models.items()})
+    return {
+        "file": file.name,
+        "held_out_images": len(right),
+        "accuracy": {name: float((found == right).mean()) for name, found in answers.items()},
+        "same_answer": float((answers["float32"] == answers["int8"]).mean()),
+        "milliseconds_at_batch_1": {name: 1e3 * timing.median for name, timing in times.items()},
+        "bytes": {name: model.file.stat().st_size for name, model in models.items()},
+    }
+
+
+def _evenly(count: int) -> torch.Tensor:
+    return torch.linspace(0, count - 1, min(count, HELD_OUT)).long()

@@ -1,0 +1,317 @@
+"""Start a training from weights that exist: `--init-from`.
+
+The source's weights are brought step by step into the form of the model's: what the model has and the source has not gets the
+model's own fresh value, what the model has no use for is removed, the rest is resampled where grids differ. Each step says what
+it did. Whatever differs after them is an error, and only without one is the model touched.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..convert.sites import heads_of, read_norm
+from ..convert.start import set_start
+from .model_files import load, read_state
+from .subject import Subject
+from ..models.layers import resize_positions
+from ..models.released import import_released
+from ..norms.annealed import AnnealedNorm
+from ..norms import Norm
+
+State = dict[str, Tensor]
+
+TIMM = "timm:"
+KINDS = "a run directory, a .safetensors or .pth file, or timm:NAME"
+MOST_PREFIX_TOKENS = 8  # class, distillation and register tokens that may have positions in front of the patches'
+SHOWN = 4  # names in an error
+
+# Names that only releases have, so that `import_released` knows what to do.
+_RELEASED = re.compile(
+    r"transformer\.layers\.|(less_less|less|normal)_token\.|"
+    r".*\.norm\d?\.(mean_norm_weight|var_norm_weight|bn\.running_mean|scale)$"
+)
+_POSITIONS = re.compile(r"pos_embed\d*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Weights, and the model they belong to where that is known: it tells what shapes do not, such as grids and heads."""
+
+    name: str
+    weights: State
+    model: nn.Module | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens lie that positions belong to: `prefix` tokens in front, then patches on a grid."""
+
+    grid: tuple[int, int]
+    prefix: int
+
+
+def initial_weights(model: nn.Module, source: str) -> list[str]:
+    """Load weights into `model` in place; what was taken, what starts fresh and what was resampled, as notes for the user.
+
+    The classifier starts fresh where the number of classes differs, and so do parameters and buffers of norms that the source
+    has not; positions and patch embeddings are resampled. Everything else has to fit: if not, ValueError, and `model` is as it
+    was.
+
+    Args:
+        source: a run directory (the last checkpoint, averaged weights if it kept any), a .safetensors file, a file of
+            torch.save (read as weights only), a release's checkpoint, or timm:NAME, which may need a network.
+    """
+    given = read_source(source)
+    own = model.state_dict()
+    if not own.keys() & given.weights.keys():
+        raise ValueError(
+            f"{source} has nothing in common with the model: its names are {_some(given.weights)}, the model's {_some(own)}"
+        )
+    _check_heads(model, given)
+    weights = dict(given.weights)
+    notes = _resample_positions(model, own, given, weights)
+    notes += _match_class_token(own, weights)
+    notes += _adapt_patches(model, own, weights)
+    notes += _replace_classifier(model, own, weights)
+    _give_layer_norms(model, given, weights)
+    notes += _match_norms(model, own, weights)
+    _check_fit(source, own, weights)
+    model.load_state_dict(weights)
+    taken = sum(tensor is not own[name] for name, tensor in weights.items())
+    notes += _start_near_layer_norm(model, given)
+    return [f"{taken} of the model's {len(own)} tensors come from {given.name}", *notes]
+
+
+def read_source(source: str) -> Source:
+    """The weights that `--init-from` names."""
+    if source.startswith(TIMM):
+        model = _pretrained(source.removeprefix(TIMM))
+        return Source(source, model.state_dict(), model)
+    path = Path(source)
+    if path.is_dir():
+        model = load(path)
+        averaged = Subject.of(path).source()["weights"] == "ema"
+        return Source(f"{source} (averaged weights)" if averaged else source, model.state_dict(), model)
+    if not path.exists():
+        raise ValueError(f"{source}: no such file or directory; initial weights come from {KINDS}")
+    state = read_state(path)
+    if not any(_RELEASED.match(name) or (name.endswith(".running_phi") and value.dim() == 4) for name, value in state.items()):
+        return Source(source, state)
+    try:
+        model = import_released(state)
+    except ValueError as error:
+        raise ValueError(
+            f"{source}: {error}. A release's checkpoint that needs to be told more: dynavit.load_released(path, arch=..., "
+            "norm=...), then write its state_dict() with safetensors and start from that file"
+        ) from error
+    return Source(f"{source} (released {model.import_report['arch']})", model.state_dict(), model)  # type: ignore[index]
+
+
+def _pretrained(name: str) -> nn.Module:
+    import timm
+
+    if ":" not in name and not timm.is_model(name):  # timm's own schemes, hf-hub:..., have a colon
+        close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
+        raise ValueError(f"timm has no model {name!r}; the nearest are {', '.join(close) or 'none'}")
+    try:
+        return timm.create_model(name, pretrained=True)
+    except Exception as error:  # timm, its hub and the network raise all kinds
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and keeps them "
+            "in its cache"
+        ) from error
+
+
+def _check_heads(model: nn.Module, source: Source) -> None:
+    theirs = dict(source.model.named_modules()) if source.model is not None else {}
+    for path, module in model.named_modules():
+        have, want = heads_of(theirs.get(path, nn.Identity())), heads_of(module)
+        if None not in (have, want) and have != want:
+            raise ValueError(
+                f"{path} has {have} heads in {source.name} and {want} in the model: the same shapes would mean different "
+                f"things; build the model with {have} heads"
+            )
+
+
+def _resample_positions(model: nn.Module, own: State, source: Source, weights: State) -> list[str]:
+    """Absolute positions (1, prefix + rows * cols, c) of another grid, or with another number of tokens in front."""
+    notes = []
+    for name in (name for name in own if _POSITIONS.fullmatch(name) and name in weights):
+        if own[name].dim() != 3 or weights[name].dim() != 3:
+            continue
+        positions, count = weights[name], own[name].shape[1]
+        if source.model is None and positions.shape[1] == count:
+            continue  # nothing says that the grid is another one
+        new = _layout(model, count)
+        old = _square(positions.shape[1]) if source.model is None else _layout(source.model, positions.shape[1])
+        if new is None or old is None or old == new or (old.prefix != new.prefix and old.prefix + new.prefix != 1):
+            continue  # of tokens in front, only a class token can come or go
+        positions = resize_positions(positions, old.grid, new.grid, old.prefix)
+        if old.prefix > new.prefix:  # the token brings its position along, so that it enters with the same value
+            if "cls_token" in weights:
+                weights["cls_token"] = weights["cls_token"] + positions[:, :1]
+            positions = positions[:, 1:]
+        elif old.prefix < new.prefix:
+            positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], 1)
+        weights[name] = positions
+        if old.grid != new.grid:
+            notes.append(f"{name} is resampled from {_by(old.grid)} to {_by(new.grid)} positions")
+        if old.prefix != new.prefix:
+            notes.append(f"{name} {'loses' if new.prefix < old.prefix else 'gains'} the position of the class token")
+    return notes
+
+
+def _layout(model: nn.Module, count: int) -> Layout | None:
+    """The model's grid that `count` positions belong to; None if it has no such."""
+    grids = [getattr(getattr(model, "patch_embed", None), "grid_size", None), getattr(model, "grid_size", None)]
+    grids += getattr(model, "grids", None) or []
+    layouts = [Layout((grid[0], grid[1]), count - math.prod(grid)) for grid in grids if grid is not None]
+    return next((layout for layout in layouts if 0 <= layout.prefix <= MOST_PREFIX_TOKENS), None)
+
+
+def _square(count: int) -> Layout | None:
+    """A square grid, and the fewest tokens in front that leave one."""
+    for prefix in range(min(count, MOST_PREFIX_TOKENS + 1)):
+        side = math.isqrt(count - prefix)
+        if side**2 == count - prefix:
+            return Layout((side, side), prefix)
+    return None
+
+
+def _match_class_token(own: State, weights: State) -> list[str]:
+    if "cls_token" in own and "cls_token" not in weights:
+        weights["cls_token"] = own["cls_token"]
+        return ["the class token starts fresh, the source has none"]
+    if "cls_token" in weights and "cls_token" not in own:
+        del weights["cls_token"]
+        return ["the source's class token is not used, the model has none"]
+    return []
+
+
+def _adapt_patches(model: nn.Module, own: State, weights: State) -> list[str]:
+    """The first convolution, where images have other channels or patches another size."""
+    from timm.layers.patch_embed import resample_patch_embed
+    from timm.models import adapt_input_conv
+
+    path = (getattr(model, "default_cfg", None) or {}).get("first_conv")
+    name = f"{path}.weight"
+    if not isinstance(path, str) or name not in own or name not in weights:
+        return []
+    convolution, kernel, notes = model.get_submodule(path), weights[name], []
+    if not isinstance(convolution, nn.Conv2d) or kernel.dim() != 4:
+        return []
+    channels, size = convolution.in_channels, convolution.kernel_size
+    if (before := kernel.shape[1]) != channels and before in (1, 3):
+        # Grey from colour, and colour from grey, so that an image with equal channels gives what it gave.
+        kernel = kernel.expand(-1, channels, -1, -1) / channels if before == 1 else adapt_input_conv(channels, kernel)
+        notes.append(f"{path} is adapted from {before} to {channels} channels")
+    if kernel.shape[2:] != size and convolution.stride == size:  # else it is no cut into patches
+        notes.append(f"{path} is resampled from patches of {_by(kernel.shape[2:])} to {_by(size)} pixels")
+        kernel = resample_patch_embed(kernel, list(size))
+    weights[name] = kernel
+    return notes
+
+
+def _replace_classifier(model: nn.Module, own: State, weights: State) -> list[str]:
+    if not hasattr(model, "get_classifier"):
+        return []
+    heads = model.get_classifier()  # type: ignore[operator]
+    heads, notes = heads if isinstance(heads, tuple | list) else [heads], []
+    for path in (path for path, module in model.named_modules() if any(module is head for head in heads)):
+        old, new = _below(path, weights), _below(path, own)
+        if {name: tensor.shape for name, tensor in old.items()} == {name: tensor.shape for name, tensor in new.items()}:
+            continue
+        for name in old:
+            del weights[name]
+        weights |= new
+        has, had = (next((len(tensor) for tensor in state.values() if tensor.dim() == 2), 0) for state in (new, old))
+        notes.append(f"the classifier {path} starts fresh: it has {has} classes, the source's {had or 'is missing'}")
+    return notes
+
+
+def _give_layer_norms(model: nn.Module, given: Source, weights: State) -> None:
+    """Norms that begin as LayerNorm begin as the source's."""
+    for path, module in model.named_modules():
+        if isinstance(module, Norm) and _had_layer_norm(given, path):
+            takes_over = {f"{path}.{own}": f"{path}.{old}" for own, old in module.inherited("ln").items()}
+            weights |= {own: weights[old] for own, old in takes_over.items() if old in weights}
+
+
+def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
+    """What only one of two kinds of norm has: λ and kernels, biases, running statistics."""
+    norms = {path for path, module in model.named_modules() if _is_norm(module)}
+
+    def of_norm(name: str) -> bool:
+        return name.rpartition(".")[0] in norms
+
+    fresh = [name for name in own if of_norm(name) and (name not in weights or weights[name].shape != own[name].shape)]
+    unused = [name for name in weights if of_norm(name) and name not in own]
+    for name in unused:
+        del weights[name]
+    weights |= {name: own[name] for name in fresh}
+    notes = [f"{len(fresh)} tensors of norms start fresh ({_some(fresh, 1)})"] if fresh else []
+    return notes + ([f"{len(unused)} tensors of the source's norms are not used ({_some(unused, 1)})"] if unused else [])
+
+
+def _start_near_layer_norm(model: nn.Module, given: Source) -> list[str]:
+    """Norms that mix statistics begin with nearly all of LayerNorm's where the source has a LayerNorm: with half of them, where
+    they start from scratch, the other weights would no longer fit."""
+    near = 0
+    for path, module in model.named_modules():
+        if not isinstance(module, Norm) or module.starts_as != "ln" or not module.mixing_parameters:
+            continue
+        known = any(f"{path}.{name}" in given.weights for name in module.mixing_parameters)
+        if not known and _had_layer_norm(given, path):
+            set_start(module, "near")
+            near += 1
+    return [f"{near} norms start near the source's LayerNorm"] if near else []
+
+
+def _had_layer_norm(given: Source, path: str) -> bool:
+    if given.model is None:  # names have to tell
+        names = {name.rpartition(".")[2] for name in given.weights if name.rpartition(".")[0] == path}
+        return names == {"weight", "bias"}
+    try:
+        old = read_norm(given.model.get_submodule(path))
+    except AttributeError:
+        return False
+    return old is not None and old.kind == "ln"
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.GroupNorm | nn.modules.batchnorm._BatchNorm) or read_norm(module) is not None
+
+
+def _check_fit(source: str, own: State, weights: State) -> None:
+    missing = [name for name in own if name not in weights]
+    surplus = [name for name in weights if name not in own]
+    shapes = {name: (weights[name].shape, own[name].shape) for name in own if name in weights}
+    wrong = [f"{name} {_by(have)} for {_by(want)}" for name, (have, want) in shapes.items() if have != want]
+    problems = {"missing": missing, "surplus": surplus, "of another shape": wrong}
+    text = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in problems.items() if names)
+    if not text:
+        return
+    remedy = "build the model these weights were made for (--model, --model_options.*)"
+    for names, value in ((surplus, "true"), (missing, "false")):
+        if names and all(name.endswith(("qkv.bias", ".q.bias", ".kv.bias")) for name in names):
+            remedy = f"set model_options.qkv_bias to {value}"
+    raise ValueError(f"the weights of {source} do not fit the model. Tensors {text}. Nothing was loaded; {remedy}")
+
+
+def _below(path: str, state: State) -> State:
+    return {name: tensor for name, tensor in state.items() if name.startswith(f"{path}.")}
+
+
+def _by(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes)) or "scalar"
+
+
+def _some(names: Mapping[str, object] | list[str], most: int = SHOWN) -> str:
+    return ", ".join(list(names)[:most]) + (", ..." if len(names) > most else "")

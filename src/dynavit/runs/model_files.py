@@ -1,0 +1,194 @@
+"""Files -> models: run directories, bundles, releases, state dicts."""
+
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..common.files import write_json
+from ..common.plugins import require_guests
+from ..deploy.bundle.manifest import is_bundle
+from ..models.released import import_released
+from .directory import CheckpointName, RunDirectory, WeightsName
+
+FIRST_TASK = "classification"  # of runs from before cards named their task
+
+# Where checkpoints of other people keep their weights; averaged ones first, for those are what was evaluated.
+CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
+
+
+@dataclass
+class ModelCard:
+    """The model and the inputs that a run's weights belong to: the file model.json.
+
+    Attributes:
+        model: keyword arguments of `create_model`.
+        classes: names, in the order of the model's outputs; empty where there are no classes.
+        preprocess: how an image becomes an input, see `data.preprocess`; empty where inputs are no images.
+        data: name of the data set and number of samples in each split.
+        fold: for a run that `dynavit fold` wrote: where it comes from, and the report. None for a trained one.
+        task: the task the model was trained for.
+        task_options: its options.
+        more: further facts about the data, as the data set described them.
+        guests: norms, models, tasks and data sets from outside the package that the run needs, with their files.
+    """
+
+    model: dict[str, Any]
+    classes: list[str]
+    preprocess: dict[str, Any]
+    data: dict[str, Any]
+    fold: dict[str, Any] | None = None
+    task: str = ""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+    guests: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.task:
+            from ..models.registry import task_of
+
+            self.task = task_of(self.model["name"]) or FIRST_TASK
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the data set told about itself (`describe`)."""
+        own = {"classes": self.classes, "preprocess": self.preprocess}
+        return {**self.more, **{name: value for name, value in own.items() if value}}
+
+    @property
+    def described_data(self) -> SimpleNamespace:
+        """The facts as attributes: a stand-in for the data set where a task is built to predict alone."""
+        image = {name: tuple(self.preprocess[name]) for name in ("image_size", "mean", "std") if name in self.preprocess}
+        channels = {"channels": len(image["mean"])} if "mean" in image else {}
+        return SimpleNamespace(name=self.data.get("name"), classes=self.classes, **channels, **image, **self.more)
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """(channels, height, width)"""
+        if not self.preprocess:
+            raise ValueError(f"the model {self.model['name']} takes no images, so it has no input size")
+        return (len(self.preprocess["mean"]), *self.preprocess["image_size"])
+
+    def require_guests(self, user: object, *kinds: str) -> None:
+        """Check that guests of these kinds are registered; a file that has changed is a warning."""
+        for note in require_guests([guest for guest in self.guests if guest["kind"] in kinds], user):
+            warnings.warn(note, stacklevel=2)
+
+    def write(self, run: Path) -> None:
+        write_json(RunDirectory(run).card_file, asdict(self))
+
+    @classmethod
+    def read(cls, run: Path) -> "ModelCard":
+        path = RunDirectory(run).card_file
+        if not path.is_file():
+            what = "is not a directory" if not run.is_dir() else f"has no {path.name}, so it is not a run of `dynavit train`"
+            raise ValueError(f"{run} {what}")
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged, or of another version: {error}") from error
+
+
+def load(
+    path: str | PathLike[str],
+    checkpoint: CheckpointName = "last",
+    weights: WeightsName | None = None,
+) -> nn.Module:
+    """The model of a run directory or a bundle, in evaluation mode.
+
+    A bundle gives a module without parameters that answers like the model it was exported from; `.bundle` is the rest.
+
+    Args:
+        path: the `--out` of `dynavit train`, `dynavit fold` or `dynavit export`.
+        checkpoint: the end of the training, or where validation was best.
+        weights: "ema" are the averaged ones; by default those, if the run kept any.
+    """
+    from ..engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
+    from ..models import create_model
+
+    run = Path(path)
+    if is_bundle(run):
+        if (checkpoint, weights) != ("last", None):
+            raise ValueError(f"{run} is a bundle, which holds one set of weights; choose them when you export a run")
+        from ..deploy.bundle.as_model import BundleModel
+        from ..deploy.bundle.runner import load_bundle
+
+        return BundleModel(load_bundle(run)).eval()
+    card = ModelCard.read(run)
+    card.require_guests(run, "norm", "model")
+    directory = RunDirectory(run).checkpoint(checkpoint)
+    files = verify_checkpoint(directory)
+    file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
+    if file not in files:
+        raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
+    state = read_weights(directory, file)
+    model = create_model(**card.model)
+    if card.fold is not None:
+        from ..deploy.fold.stored import folded_structure
+
+        try:
+            model = folded_structure(model, card.fold, card.input_size)
+        except ValueError as error:
+            raise ValueError(f"{RunDirectory(run).card_file}: {error}") from error
+    model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{directory / file} does not fit the model of {RunDirectory(run).card_file}: {error}") from error
+    return model.eval()
+
+
+def load_released(path: str | PathLike[str], arch: str | None = None, norm: str | None = None, **options: Any) -> nn.Module:
+    """A released checkpoint file -> a model of ours, in evaluation mode; see `import_released` for the rest.
+
+    The file is read as weights only: a checkpoint that holds code or other objects is refused.
+    """
+    return import_released(read_foreign(path), arch, norm, **options)
+
+
+def read_foreign(path: str | PathLike[str]) -> Any:
+    """What torch.save wrote, as weights only."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # torch raises whatever its unpickler trips over
+        raise ValueError(
+            f"{path}: not a checkpoint that torch can read as weights only ({type(error).__name__}: {error})"
+        ) from error
+
+
+def read_state(path: str | PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file, or of a state dict that torch.save wrote, by itself or in a checkpoint."""
+    if Path(path).suffix == ".safetensors":
+        return bare_names(_read_safetensors(path))
+    content = read_foreign(path)
+    while isinstance(content, Mapping) and (inside := [k for k in CONTAINERS if isinstance(content.get(k), Mapping)]):
+        content = content[inside[0]]
+    if not isinstance(content, Mapping) or not content or not all(isinstance(value, Tensor) for value in content.values()):
+        found = f"{', '.join(map(str, list(content)[:5]))}" if isinstance(content, Mapping) else type(content).__name__
+        raise ValueError(f"{path} holds no state dict, names to tensors, also not under {', '.join(CONTAINERS)}; found {found}")
+    return bare_names(content)
+
+
+def bare_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without what DistributedDataParallel and torch.compile put in front."""
+    return {re.sub(r"^(module\.|_orig_mod\.)+", "", name): tensor for name, tensor in state.items()}
+
+
+def _read_safetensors(path: str | PathLike[str]) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read as safetensors: {error}") from error

@@ -1,0 +1,215 @@
+"""Which weights of which run, asked about which data, computed where: what every verb begins with.
+
+Nothing at the top imports torch: the command line shows the fields of `Which` as options of every command.
+"""
+
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from .directory import CheckpointName, RunDirectory, WeightsName
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..common.data import Data, Loader
+    from ..common.task import Task
+    from ..data.config import DataConfig
+    from ..data.dataset import DataSet
+    from ..engine.processes import Processes
+    from ..models.cascade.policy import ExitPolicy
+    from .config import TrainConfig
+    from .model_files import ModelCard
+
+
+@dataclass
+class Which:
+    """Which weights, data and device; the same options for every command.
+
+    Attributes:
+        checkpoint: the end of the training, or where validation was best.
+        weights: the trained ones or their average; the average if the run kept one.
+        data: another data set with as many classes; the run's own if not given.
+        data_dir: where the data set lies; as in the run if not given.
+        device: cpu, cuda, mps; the best there is if not given.
+        strict: stop at an image that cannot be read, instead of leaving it out.
+    """
+
+    checkpoint: CheckpointName = "last"
+    weights: WeightsName | None = None
+    data: str | None = None
+    data_dir: Path | None = None
+    device: str | None = None
+    strict: bool = False
+
+
+class WhichOptions(TypedDict, total=False):
+    """The fields of `Which` as keyword arguments of a verb."""
+
+    checkpoint: CheckpointName
+    weights: WeightsName | None
+    data: "str | Data | None"
+    data_dir: Path | None
+    device: str | None
+    strict: bool
+
+
+@dataclass(kw_only=True)
+class Subject(Which):
+    """A run, and which of its weights on which data.
+
+    Attributes:
+        opened_data: a data set that is open already, in place of the one that `data` names.
+    """
+
+    run: Path
+    opened_data: "Data | None" = None
+
+    @classmethod
+    def of(cls, run: "str | PathLike[str] | Subject", options: "Which | WhichOptions | None" = None) -> "Subject":
+        """From a path and the keyword arguments of a verb, whose `data` may also be a data set that is open already."""
+        if isinstance(run, Subject):
+            return run
+        given: dict[str, Any] = vars(options) if isinstance(options, Which) else dict(options or {})
+        opened = None if given.get("data") is None or isinstance(given["data"], str) else given.pop("data")
+        return cls(run=Path(run), opened_data=opened, **given)
+
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.run)
+
+    @property
+    def is_usual(self) -> bool:
+        """The weights that are taken where nobody asks for others; stored thresholds were found for these."""
+        return self.checkpoint == "last" and self.weights is None
+
+    def source(self) -> dict[str, Any]:
+        """The weights that are used: {"run", "checkpoint", "weights", "step", "sha256" of their file}."""
+        from ..engine.checkpoint import EMA, MODEL, read_manifest
+
+        manifest = read_manifest(self.directory.checkpoint(self.checkpoint))
+        weights = self.weights or ("ema" if EMA in manifest["files"] else "model")
+        checksum = manifest["files"][EMA if weights == "ema" else MODEL]["sha256"]
+        return {
+            "run": self.run.resolve().name,
+            "checkpoint": self.checkpoint,
+            "weights": weights,
+            "step": int(manifest["step"]),
+            "sha256": checksum,
+        }
+
+    def policy(self) -> "ExitPolicy | None":
+        """Stored thresholds of a cascade; None if there are none, or these are other weights than they were found for."""
+        from .calibrate import read_policy
+
+        return read_policy(self.run) if self.is_usual and self.directory.policy_file.is_file() else None
+
+    def load(self) -> "tuple[nn.Module, ModelCard]":
+        """The model in evaluation mode, and the card that describes it."""
+        from .model_files import ModelCard, load
+
+        return load(self.run, self.checkpoint, self.weights), ModelCard.read(self.run)
+
+    def open(self, data: "Data | None" = None, loading: "DataConfig | None" = None) -> "Opened":
+        """The model with the data set it was trained on, or with another one that has as many classes."""
+        from ..data.open import open_data
+        from ..engine.processes import Processes
+        from .assemble import build_task
+        from .config import stored_config
+
+        model, card = self.load()
+        card.require_guests(self.run, "task")
+        config = stored_config(self.directory)
+        loading = replace(loading or config.loading, strict=self.strict or (loading or config.loading).strict)
+        data = data if data is not None else self.opened_data
+        if data is None:
+            card.require_guests(self.run, *(("data set",) if self.data is None else ()))
+            own = self.data in (None, config.data)
+            data = open_data(self.data or config.data, self.data_dir or (config.data_dir if own else None), loading)
+        data = data.prepared_as(card.facts, self.run)
+        config.engine.device = self.device
+        processes = Processes(config.engine)
+        model = model.to(processes.device, processes.dtype)
+        task = build_task(card.task, model, data, card.task_options).eval()
+        return Opened(self, model, task, card, config, data, loading, processes)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """`data` is prepared as the model knows it; `model`, which is also the task's, stands on the device in evaluation mode."""
+
+    subject: Subject
+    model: "nn.Module"
+    task: "Task"
+    card: "ModelCard"
+    config: "TrainConfig"
+    data: "Data"
+    loading: "DataConfig"
+    processes: "Processes"
+
+    @property
+    def path(self) -> Path:
+        return self.subject.run
+
+    @property
+    def final_split(self) -> str:
+        return final_split(self.data)
+
+    @property
+    def images(self) -> "DataSet":
+        """The data, where they are images of one size with classes; ValueError where they are not."""
+        from ..data.dataset import DataSet
+
+        if not isinstance(self.data, DataSet):
+            raise ValueError(f"this is for sets of images with classes, and {self.data.name} is a {type(self.data).__name__}")
+        return self.data
+
+    @property
+    def is_own_data(self) -> bool:
+        """Whether these are the data the run was trained on, where they were."""
+        subject = self.subject
+        return self.data.name == self.card.data["name"] and subject.data_dir in (None, self.config.data_dir)
+
+    def loader(self, split: str, batch_size: int, *, alone: bool = False) -> "Loader":
+        """The samples of a split in order, never augmented, shared among the processes unless `alone`.
+
+        For a few samples that every process wants, `alone` also does without reading processes.
+        """
+        from ..common.data import LoaderOptions
+        from ..data.config import AugmentConfig
+
+        self._check_split(split)
+        processes = self.processes
+        how = LoaderOptions(
+            train=False,
+            batch_size=batch_size,
+            augment=AugmentConfig(),
+            config=replace(self.loading, workers=0) if alone else self.loading,
+            device=processes.device,
+            dtype=processes.dtype,
+            rank=0 if alone else processes.rank,
+            world=1 if alone else processes.world,
+        )
+        return self.task.loader(self.data, split, how)
+
+    def limited(self, split: str, limit: int | None) -> "tuple[Opened, Tensor]":
+        """With `limit` samples of the split, evenly from its beginning to its end, and the numbers they had in it."""
+        import torch
+
+        self._check_split(split)
+        count = len(self.data.splits[split])
+        kept = min(limit or count, count)
+        numbers = torch.arange(kept) * count // kept
+        return replace(self, data=self.data.subset(split, numbers)) if limit else self, numbers
+
+    def _check_split(self, split: str) -> None:
+        if split not in self.data.splits:
+            raise ValueError(f"{self.data.name} has no split {split!r}; it has {', '.join(self.data.splits)}")
+
+
+def final_split(data: "Data") -> str:
+    """The split that a model is judged on in the end."""
+    return "test" if "test" in data.splits else "val"
+
+

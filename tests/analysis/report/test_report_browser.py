@@ -1,0 +1,158 @@
+"""The report in a real browser, at two widths, light and dark.
+
+A wrapper page holds the reports in frames of the wanted widths (a headless window cannot be narrow), measures them and writes
+what it finds into itself; `--dump-dom` hands that over.
+"""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from analysis.report.inside.made_up_inside import make_inside, vit
+from analysis.report.made_up import ACCURACIES, make_comparison, make_run
+from dynavit.analysis.report import write_report
+from dynavit.analysis.report.inside.draw_all import draw_all
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: install chromium")
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions"),
+    *("--enable-logging=stderr", "--virtual-time-budget=4000", "--dump-dom"),
+]
+WIDTHS = (1280, 400)
+FIGURES = {"comparison": 10, "run": 9, "inside": 11}  # on each page
+SAMPLES = {"comparison": 12, "run": 24, "inside": 20}
+MEASURE = """
+function measure(frame) {
+  const page = frame.contentDocument, view = frame.contentWindow, root = page.documentElement;
+  const box = element => { const b = element.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
+  const figures = [...page.querySelectorAll("figure svg")].map(svg => ({
+    box: box(svg),
+    words: [...svg.querySelectorAll("text")].map(text => [text.textContent, ...box(text)]),
+    maps: [...svg.querySelectorAll("image")].map(box),
+    paint: [...svg.querySelectorAll("path[style*=var]")].map(path => view.getComputedStyle(path))
+      .map(style => style.stroke == "none" ? style.fill : style.stroke),
+  }));
+  const colours = ["body", "p", "dt", "dd", "thead th", "td", "figcaption", ".small", "svg text"].flatMap(name => {
+    const element = page.querySelector(name);
+    if (!element) return [];
+    const style = view.getComputedStyle(element);
+    return [[name, name == "svg text" ? style.fill : style.color, parseFloat(style.fontSize)]];
+  });
+  return {
+    name: frame.name, width: view.innerWidth, scroll: root.scrollWidth, height: root.scrollHeight,
+    dark: view.matchMedia("(prefers-color-scheme: dark)").matches,
+    paper: view.getComputedStyle(page.body).backgroundColor,
+    tables: [...page.querySelectorAll("table")].map(table => box(table.parentElement)),
+    images: [...page.querySelectorAll("img")].map(image => image.naturalWidth),
+    figures, colours,
+  };
+}
+addEventListener("load", () => {
+  const found = [...document.querySelectorAll("iframe")].map(measure);
+  document.body.textContent = JSON.stringify(found);
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("browser")
+    many = ACCURACIES | {"a_rather_long_name": [0.95, 0.96, 0.97], "rms": [0.96, 0.95, 0.97]}
+    comparison = make_comparison(directory / "comparison", accuracies=many, unfinished=frozenset({"bn-seed2"}))
+    run = make_run(directory / "run", norm="dtn", layers=6, heads=12, classes=["aeroplane", "lesser panda", "ship"], exits=3)
+    inside = make_inside(directory / "inside", norms=["dtn"], blocks=vit(3, 12, 14), shown=1, exits=5)
+    draw_all(inside / "analysis")
+    return {path.name: write_report(path).read_text() for path in (comparison, run, inside)}
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def measured(request, pages, tmp_path_factory):
+    directory = tmp_path_factory.mktemp(request.param)
+    frames = [
+        f'<iframe name="{name} {width}" style="width:{width}px;height:900px;border:0" srcdoc="{html.escape(page)}"></iframe>'
+        for name, page in pages.items()
+        for width in WIDTHS
+    ]
+    wrapper = directory / "wrapper.html"
+    wrapper.write_text(f'<!DOCTYPE html><meta charset="utf-8"><body>{"".join(frames)}<script>{MEASURE}</script></body>')
+    scheme = f"--blink-settings=preferredColorScheme={0 if request.param == 'dark' else 1}"
+    command = [BROWSER, *FLAGS, scheme, f"--user-data-dir={directory / 'profile'}", wrapper.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    found = re.search(r"<body[^>]*>(.*)</body>", done.stdout, flags=re.DOTALL)
+    return {"scheme": request.param, "said": done.stderr, "frames": json.loads(html.unescape(found[1]))}
+
+
+def test_the_frames_are_what_they_should_be(measured):
+    names = [f"{name} {width}" for name in FIGURES for width in WIDTHS]
+    assert [frame["name"] for frame in measured["frames"]] == names
+    for frame in measured["frames"]:
+        assert frame["dark"] == (measured["scheme"] == "dark") == (luminance(frame["paper"]) < 0.1)
+        assert len(frame["figures"]) == FIGURES[frame["name"].split()[0]]
+        assert frame["height"] > 2000
+
+
+def test_the_console_is_silent(measured):
+    assert "CONSOLE" not in measured["said"]
+
+
+def test_nothing_scrolls_sideways(measured):
+    for frame in measured["frames"]:
+        assert frame["scroll"] <= frame["width"], frame["name"]
+        for left, _, right, _ in frame["tables"]:
+            assert left >= 0 and right <= frame["width"], frame["name"]
+
+
+def test_figures_are_there_and_nothing_is_cut_off(measured):
+    for frame in measured["frames"]:
+        for figure in frame["figures"]:
+            left, top, right, bottom = figure["box"]
+            assert right - left > 250 and bottom - top > 80, frame["name"]
+            for word, *box in figure["words"]:
+                assert box[0] > left - 2 and box[1] > top - 2 and box[2] < right + 2 and box[3] < bottom + 2, (
+                    frame["name"],
+                    word,
+                )
+            for box in figure["maps"]:
+                assert box[0] > left - 1 and box[1] > top - 1 and box[2] < right + 1 and box[3] < bottom + 1, frame["name"]
+                assert box[2] - box[0] > 16, frame["name"]
+            assert figure["paint"] or figure["maps"], frame["name"]
+            assert all(colour.startswith("rgb") for colour in figure["paint"]), frame["name"]
+
+
+def test_images_are_decoded(measured):
+    for frame in measured["frames"]:
+        assert frame["images"] == [8] * SAMPLES[frame["name"].split()[0]]
+
+
+def test_text_stands_out_and_is_large_enough(measured):
+    for frame in measured["frames"]:
+        assert len(frame["colours"]) >= 8
+        for name, colour, size in frame["colours"]:
+            assert contrast(colour, frame["paper"]) >= 4.5, (frame["name"], name)
+            assert name == "svg text" or size >= 12, (frame["name"], name)
+
+
+def test_words_in_figures_are_large_enough(measured):
+    for frame in measured["frames"]:
+        for figure in frame["figures"]:
+            for word, left, top, right, bottom in figure["words"]:
+                assert max(right - left, bottom - top) > 8, (frame["name"], word)  # a lone letter is high, a turned word wide
+
+
+def contrast(one, other):
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour):
+    """Of WCAG 2."""
+    channels = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
