@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers.drop import DropPath
 from torch import Tensor, nn
 
+from ..common.registry import nearest_match_error
 from ..norms import LayerNorm, Norm
 from ..norms.contract import Grid
 from ..norms.seat import Seat, seat_norm
+
+NORM_SITES = {"both": ("attn", "mlp"), "attn": ("attn",), "mlp": ("mlp",)}  # which norms of a block carry a model's norm
 
 
 class Attention(nn.Module):
@@ -92,6 +94,13 @@ def norm_everywhere(model: nn.Module, name: str, options: dict[str, Any] | None 
         model.set_submodule(path, norms[old])
 
 
+def check_norm(name: str, sites: str = "both") -> None:
+    """An unknown norm or site is an error even where no block carries the norm."""
+    norm_class_of(name)
+    if sites not in NORM_SITES:
+        raise nearest_match_error("norm site", sites, NORM_SITES)
+
+
 def init_linears(model: nn.Module) -> None:
     """Linears: truncated normal 0.02, zero bias. The inside of a norm is its own business; convolutions keep torch's init,
     as in timm and in the release.
@@ -104,16 +113,6 @@ def init_linears(model: nn.Module) -> None:
             if child.bias is not None:
                 nn.init.zeros_(child.bias)
         init_linears(child)
-
-
-def make_head(dim: int, num_classes: int, like: Tensor) -> nn.Linear | nn.Identity:
-    """A fresh classifier where `like` lives, as models start with; without classes nothing."""
-    if not num_classes:
-        return nn.Identity()
-    head = nn.Linear(dim, num_classes, device=like.device, dtype=like.dtype)
-    nn.init.trunc_normal_(head.weight, std=0.02)
-    nn.init.zeros_(head.bias)
-    return head
 
 
 def overwrite_position_as_released(model: nn.Module) -> None:
@@ -154,41 +153,6 @@ def divide_into_patches(name: str, image: tuple[int, int], patch: tuple[int, int
             f"the nearest size that can is {fits[0]}x{fits[1]}"
         )
     return image[0] // patch[0], image[1] // patch[1]
-
-
-def names_without_decay(model: nn.Module) -> set[str]:
-    """Full names of the parameters that the model's norms want kept from weight decay."""
-    return {
-        f"{path}.{name}" if path else name
-        for path, module in model.named_modules()
-        if isinstance(module, Norm)
-        for name in module.no_weight_decay_parameters()
-    }
-
-
-def image_config(
-    img_size: tuple[int, int],
-    in_chans: int,
-    num_classes: int,
-    *,
-    first_conv: str,
-    classifier: str = "head",
-    crop_pct: float = 0.875,
-) -> dict[str, Any]:
-    """What timm's tools want to know of a model: its input and where its ends are."""
-    colour = in_chans == 3
-    return {
-        "url": "",
-        "input_size": (in_chans, *img_size),
-        "num_classes": num_classes,
-        "pool_size": None,
-        "crop_pct": crop_pct,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN if colour else (0.5,) * in_chans,
-        "std": IMAGENET_DEFAULT_STD if colour else (0.5,) * in_chans,
-        "first_conv": first_conv,
-        "classifier": classifier,
-    }
 
 
 def pair(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -1,13 +1,15 @@
 """The cascade against its equations; what can be chosen; what is refused."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import dynavit
-from dynavit.models.cascade import Cascade
+from dynavit.models.cascade import Blocks, Cascade, Reuse, Tokens
+from dynavit.models.cascade.options import FLAT, cascade_options
 from models.cascade import oracle as cascade_oracle
 
 THEN = ((3, 2, 1), (3, 2, 1))
@@ -29,7 +31,8 @@ def build(shape, *, norm="ln", seed=0, **options):
     small = {"img_size": img_size, "splits": splits, "num_classes": 5, "embed_dim": 16, "depth": 2, "heads": 4}
     reuse = {"feature_hidden": 6, "feature_width": 8, "token_width": 6, "in_chans": 2}
     reuse["tokens"] = "conv" if "stem" in shape else "soft"
-    cascade = Cascade(**{**small, **reuse, "norm": norm, **options}).double().eval()
+    given = {**small, **reuse, "norm": norm, **options}
+    cascade = Cascade(**cascade_options(given, tokens=Tokens(splits), blocks=Blocks(), reuse=Reuse())).double().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in cascade.named_parameters():
@@ -168,6 +171,78 @@ def test_reused_channels_that_cannot_be_shared_out():
         build("two square grids", norm="dtn", feature_width=10)
     build("two square grids", norm="ln", feature_width=10)
     build("two square grids", norm="dtn", feature_width=10, feature_reuse=False)
+
+
+# --- options in groups, and flat as older files hold them
+
+
+GROUPED = {  # flat -> grouped
+    "feature_reuse": (False, {"reuse": {"feature": False}}),
+    "relation_reuse": (False, {"reuse": {"relation": False}}),
+    "feature_hidden": (8, {"reuse": {"hidden": 8}}),
+    "feature_width": (20, {"reuse": {"width": 20}}),
+    "detach": (True, {"reuse": {"detach": True}}),
+    "splits": ([[[8, 8, 0]], [[2, 2, 0]]], {"tokens": {"splits": [[[8, 8, 0]], [[2, 2, 0]]]}}),
+    "tokens": ("conv", {"tokens": {"kind": "conv"}}),
+    "token_width": (6, {"tokens": {"width": 6}}),
+    "token_drop_rate": (0.3, {"tokens": {"drop_rate": 0.3}}),
+    "positions": ("sinusoid", {"tokens": {"positions": "sinusoid"}}),
+    "embed_dim": (32, {"blocks": {"embed_dim": 32}}),
+    "depth": (2, {"blocks": {"depth": 2}}),
+    "heads": (2, {"blocks": {"heads": 2}}),
+    "mlp_ratio": (3.0, {"blocks": {"mlp_ratio": 3.0}}),
+    "qkv_bias": (True, {"blocks": {"qkv_bias": True}}),
+    "eps": (0.3, {"blocks": {"eps": 0.3}}),
+    "drop_path_rate": (0.5, {"blocks": {"drop_path_rate": 0.5}}),
+}
+
+
+def test_every_flat_name_is_compared_with_its_group():
+    assert set(GROUPED) == {*FLAT, "tokens"} == {*Cascade.flat_options, "tokens"}
+
+
+@pytest.mark.parametrize("option", GROUPED)
+def test_flat_and_grouped_options_give_the_same_model(option):
+    flat, grouped = GROUPED[option]
+    wide = {"splits": (((3, 2, 1), (3, 2, 1)), ((3, 1, 1), (3, 2, 1)))} if option.startswith("token") else {}
+    as_dataclass = {group: dataclass_of(group, wide | values) for group, values in grouped.items()}
+    models = []
+    for options in ({option: flat, **wide}, grouped | wide, as_dataclass, wide):
+        torch.manual_seed(0)
+        models.append(dynavit.create_model("dvt_vit_digits", **options))
+    one, other, third, without = (describe(model) for model in models)
+    assert one == other == third
+    assert one != without  # the option has an effect
+
+
+def dataclass_of(group, values):
+    defaults = {"tokens": Tokens((((4, 4, 0),), ((2, 2, 0),)), positions="learned"), "blocks": Blocks(48, 3, 4, 2.0)}
+    return dataclasses.replace(defaults.get(group, Reuse(hidden=24, width=12)), **values)
+
+
+def describe(model):
+    """All that distinguishes two cascades: parameters, what they compute in training, and their gradients."""
+    torch.manual_seed(1)
+    logits = model(torch.randn(2, 3, 8, 8))
+    sum(one.square().sum() for one in logits).backward()
+    grads = [parameter.grad.sum().item() for parameter in model.parameters() if parameter.grad is not None]
+    state = {name: value.tolist() for name, value in model.state_dict().items()}
+    return repr(model), state, [one.tolist() for one in logits], grads
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reuse": {"featur": True}}, "unknown option in the group 'reuse' of a cascade 'featur'. Did you mean 'feature'"),
+        ({"reuse": {"feature": True}, "feature_reuse": True}, "reuse.feature is given twice: in its group, and flat"),
+        ({"token": {"kind": "conv"}}, "unknown option of model 'dvt_vit_digits' 'token'. Did you mean 'tokens'"),
+        ({"tokens": {"kind": "hard"}}, "unknown kind of tokens 'hard'"),
+        ({"tokens": {"splits": [[[3, 2]]]}}, "one .kernel, stride, padding. for each step"),
+    ],
+)
+def test_groups_that_cannot_be_understood(options, message):
+    with pytest.raises(ValueError, match=message):
+        dynavit.create_model("dvt_vit_digits", **options)
 
 
 # --- named models

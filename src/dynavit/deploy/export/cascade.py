@@ -21,7 +21,7 @@ class ExitPart(nn.Module):
         super().__init__()
         self.exit, self.at = cascade.exits[at], at
         goes_on = at + 1 < len(cascade.exits)
-        reuses = {"features": cascade.feature_reuse, "relations": cascade.relation_reuse}
+        reuses = {"features": cascade.reuse.feature, "relations": cascade.reuse.relation}
         names = [name for name, reused in reuses.items() if reused]
         self.takes = names if at else []
         self.gives = names if goes_on else []

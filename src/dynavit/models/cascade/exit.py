@@ -5,25 +5,26 @@ Axes:  b samples, t tokens (class token first, then row-major), s those of the e
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...common.registry import nearest_match_error
 from ..conv_tokens import ConvTokens, Grid, Split
 from ..layers import Mlp, drop_path_rates, init_linears, make_norm
 from ..t2t import TokensToToken, sinusoid
+from .options import Blocks, Reuse, Tokens
 from .reuse import FeatureReuse, RelationReuse, ReuseAttention, ReuseBlock
 from .upsample import Upsample
 
 
 class Exit(nn.Module):
-    """(b, in_chans, height, width) and what is reused -> logits (b, num_classes) and what can be.
+    """(b, in_chans, height, width) and what is reused -> logits (b, num_classes) and what can be reused of this exit.
 
     Args:
-        splits, tokens: the tokenizer's, see `Cascade`.
-        before: the grid of the exit before, None for the first one, which reuses nothing.
+        splits: of its own tokenizer, one of `tokens.splits`.
+        before: the grid of the exit before; None for the first exit, which reuses nothing.
         The others: see `Cascade`.
     """
 
@@ -36,70 +37,56 @@ class Exit(nn.Module):
         in_chans: int,
         num_classes: int,
         splits: Sequence[Split],
-        tokens: Literal["soft", "conv"],
         before: Grid | None,
-        embed_dim: int,
-        depth: int,
-        heads: int,
-        mlp_ratio: float,
-        qkv_bias: bool,
-        positions: Literal["sinusoid", "learned"],
-        eps: float,
-        feature_reuse: bool,
-        relation_reuse: bool,
-        feature_hidden: int,
-        feature_width: int,
+        tokens: Tokens,
+        blocks: Blocks,
+        reuse: Reuse,
         norm: str,
         norm_options: dict[str, Any],
-        token_width: int,
-        token_drop_rate: float,
-        drop_path_rate: float,
     ) -> None:
         super().__init__()
-        if positions not in ("sinusoid", "learned"):
-            raise nearest_match_error("kind of positions", positions, ("sinusoid", "learned"))
-        if tokens not in ("soft", "conv"):
-            raise nearest_match_error("kind of tokens", tokens, ("soft", "conv"))
-        feature_reuse, relation_reuse = feature_reuse and before is not None, relation_reuse and before is not None
+        dim, depth, heads, eps = blocks.embed_dim, blocks.depth, blocks.heads, blocks.eps
+        if before is None:
+            reuse = replace(reuse, feature=False, relation=False)
         self.tokenizer: TokensToToken | ConvTokens
-        if len(splits) > 1 and tokens == "soft":
+        if len(splits) > 1 and tokens.kind == "soft":
             self.tokenizer = TokensToToken(
-                embed_dim, splits=tuple(splits), in_chans=in_chans, width=token_width, drop=token_drop_rate
+                dim, splits=tuple(splits), in_chans=in_chans, width=tokens.width, drop=tokens.drop_rate
             )
         else:
-            self.tokenizer = ConvTokens(embed_dim, splits, in_chans, token_width)
+            self.tokenizer = ConvTokens(dim, splits, in_chans, tokens.width)
         self.grid = self.tokenizer.grids(img_size)[-1]
-        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim))
-        shape = (1 + math.prod(self.grid), embed_dim)
-        if positions == "learned":
+        self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
+        shape = (1 + math.prod(self.grid), dim)
+        if tokens.positions == "learned":
             self.pos_embed = nn.Parameter(torch.empty(1, *shape))
         else:
             self.register_buffer("pos_embed", sinusoid(*shape).to(self.cls_token))
-        self.upsample = Upsample(before, self.grid) if before is not None and (feature_reuse or relation_reuse) else None
-        self.relation_reuse = RelationReuse(depth, heads) if relation_reuse else None
+        self.upsample = Upsample(before, self.grid) if before is not None and (reuse.feature or reuse.relation) else None
+        self.relation_reuse = RelationReuse(depth, heads) if reuse.relation else None
 
         # LayerNorm has no heads: it sees the channels in the release's order. See ReuseBlock.
-        reused, join_heads = feature_width if feature_reuse else 0, 1 if norm == "ln" else heads
+        reused, join_heads = reuse.width if reuse.feature else 0, 1 if norm == "ln" else heads
         if reused % join_heads:
             raise ValueError(
                 f"Cascade: {reused} reused channels cannot be shared out to {heads} heads of the norm {norm!r}; "
-                f"take a feature_width that is a multiple of {heads}"
+                f"take a reuse.width that is a multiple of {heads}"
             )
         options = {"eps": eps, **norm_options}
         self.blocks = nn.ModuleList(
             ReuseBlock(
-                make_norm(norm, embed_dim, join_heads, options, num_prefix_tokens=1),
-                ReuseAttention(embed_dim, heads, qkv_bias=qkv_bias),
-                make_norm(norm, embed_dim + reused, join_heads, options, num_prefix_tokens=1),
-                Mlp(embed_dim + reused, int(embed_dim * mlp_ratio), out=embed_dim),
-                FeatureReuse(embed_dim, feature_hidden, feature_width, eps) if feature_reuse else None,
+                make_norm(norm, dim, join_heads, options, num_prefix_tokens=1),
+                ReuseAttention(dim, heads, qkv_bias=blocks.qkv_bias),
+                make_norm(norm, dim + reused, join_heads, options, num_prefix_tokens=1),
+                Mlp(dim + reused, int(dim * blocks.mlp_ratio), out=dim),
+                FeatureReuse(dim, reuse.hidden, reuse.width, eps) if reuse.feature else None,
                 join_heads=join_heads,
                 drop_path=rate,
             )
-            for rate in drop_path_rates(drop_path_rate, depth)
+            for rate in drop_path_rates(blocks.drop_path_rate, depth)
         )
-        self.norm = make_norm("ln", embed_dim, 1, {"eps": eps})
-        self.head: nn.Linear | nn.Identity = nn.Linear(embed_dim, num_classes) if num_classes else nn.Identity()
+        self.norm = make_norm("ln", dim, 1, {"eps": eps})
+        self.head: nn.Linear | nn.Identity = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

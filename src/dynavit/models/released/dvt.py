@@ -10,7 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..cascade.model import CONV_SPLITS, DVT_SIZES, T2T_SPLITS, Cascade
+from ..cascade.entries import CONV_SPLITS, DVT_SIZES, T2T_SPLITS
+from ..cascade.model import Cascade
+from ..cascade.options import Reuse
 
 State = Mapping[str, Tensor]
 
@@ -36,24 +38,26 @@ def is_dvt(state: State) -> bool:
 def build_dvt(state: State, arch: str | None) -> tuple[Cascade, str]:
     """The cascade that keys and shapes describe, and its name."""
     blocks = (re.match(r"\w+\.blocks\.(\d+)\.", name) for name in state)
-    found: dict[str, Any] = {
-        "splits": CONV_SPLITS if any(".patch_embed." in name for name in state) else T2T_SPLITS,
-        "embed_dim": _last_size(state, "cls_token", "norm.weight", "head.weight"),
-        "depth": 1 + max((int(block[1]) for block in blocks if block), default=-1),
-    }
-    names = [name for name, sizes in DVT_SIZES.items() if found.items() <= sizes.items()]
+    splits = CONV_SPLITS if any(".patch_embed." in name for name in state) else T2T_SPLITS
+    dim = _last_size(state, "cls_token", "norm.weight", "head.weight")
+    depth = 1 + max((int(block[1]) for block in blocks if block), default=-1)
+    names = [
+        name
+        for name, (tokens, sizes) in DVT_SIZES.items()
+        if (tokens.splits, sizes.embed_dim, sizes.depth) == (splits, dim, depth)
+    ]
     if not names or arch not in (None, *names):
         raise ValueError(
-            f"keys like those of {', '.join(DVT_SIZES)}, but this state dict has exits of {found['depth']} blocks with "
-            f"{found['embed_dim']} channels, which are not those of {arch or 'any of them'}"
+            f"keys like those of {', '.join(DVT_SIZES)}, but this state dict has exits of {depth} blocks with {dim} channels, "
+            f"which are not those of {arch or 'any of them'}"
         )
     heads = [state[key] for exit in EXITS if (key := f"{exit}.head.bias") in state]
-    cascade = Cascade(
-        **DVT_SIZES[names[0]],
-        num_classes=len(heads[0]) if heads else 1000,
-        feature_reuse=any(".feature_resuse_mlp." in name for name in state),
-        relation_reuse=any(".relation_reuse_conv." in name for name in state),
+    tokens, sizes = DVT_SIZES[names[0]]
+    reuse = Reuse(
+        feature=any(".feature_resuse_mlp." in name for name in state),
+        relation=any(".relation_reuse_conv." in name for name in state),
     )
+    cascade = Cascade(tokens=tokens, blocks=sizes, reuse=reuse, num_classes=len(heads[0]) if heads else 1000)
     return cascade, names[0]
 
 

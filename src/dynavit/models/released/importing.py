@@ -25,7 +25,7 @@ from ...common.registry import nearest_match_error
 from ...norms.contract import Norm
 from ...norms.factory import norm_class_of
 from ...norms.statistics.smoothed import SmoothedNorm
-from ..cascade.model import DVT_SIZES
+from ..cascade.entries import DVT_SIZES
 from ..cascade.upsample import Upsample
 from ..layers import make_norm
 from ..pvt import PyramidVisionTransformer, released_pool
@@ -53,7 +53,7 @@ _ARCHS = {
     **_vits("vit", ti=(192, 3), ti_star=(192, 4), s=(384, 6), s_star=(432, 9), b=(768, 12), b_star=(768, 16)),
     **{f"pvt_{size}_norm": _Arch("pvt", {"depths": depths, "heads": (4, 4, 5, 8)}) for size, depths in _PVT_DEPTHS.items()},
     **{name: _Arch("t2t", sizes) for name, sizes in T2T_SIZES.items()},
-    **{name: _Arch("dvt", sizes) for name, sizes in DVT_SIZES.items()},
+    **{name: _Arch("dvt", {}) for name in DVT_SIZES},
 }
 
 # The release's norms: ours, with the options that make it the same.
@@ -353,9 +353,7 @@ def _count_blocks(marked: dict[str, tuple[str, int]], given: int | None, assumed
     return given
 
 
-def _build(
-    state: State, arch: _Arch, name: str, norm: str, norm_blocks: int | None, qk_scale: float | None
-) -> VisionTransformer | PyramidVisionTransformer:
+def _build(state: State, arch: _Arch, name: str, norm: str, norm_blocks: int | None, qk_scale: float | None) -> nn.Module:
     family = arch.family
     head = state.get("mlp_head.1.weight" if family == "vit" else "head.weight")
     positions = {"vit": "pos_embedding", "pvt": "pos_embed1"}.get(family, "pos_embed")
