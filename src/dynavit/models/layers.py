@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..common.registry import nearest_match_error
 from ..norms import LayerNorm, Norm
 from ..norms.contract import Grid
+from ..norms.factory import norm_class_of
 from ..norms.seat import Seat, seat_norm
 
 NORM_SITES = {"both": ("attn", "mlp"), "attn": ("attn",), "mlp": ("mlp",)}  # which norms of a block carry a model's norm
