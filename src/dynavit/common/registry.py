@@ -29,7 +29,7 @@ Kept = TypeVar("Kept")
 
 
 class UnknownNameError(ValueError):
-    """A name nobody registered, or an option nobody takes."""
+    """A name that is not registered, or an option that does not exist."""
 
 
 def nearest_match_error(kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
@@ -127,7 +127,7 @@ class Registry(Generic[T]):
         return sorted({*self._things, *self._built_in, *self._offered()})
 
     def guest(self, name: str) -> Guest | None:
-        """Where a guest comes from; None for what is ours or unknown."""
+        """The origin of a guest; None for a name of ours, or an unknown one."""
         return self._guests.get(name)
 
     def _import(self, name: str) -> None:

@@ -147,7 +147,7 @@ class RunDirectory(AnyDirectory):
         write_json(self.finished_file, facts)
 
     def finished(self) -> dict[str, Any] | None:
-        """What `mark_finished` wrote; None if the training has not come to its end."""
+        """The facts that `mark_finished` wrote; None if the training has not come to its end."""
         return json.loads(self.finished_file.read_text()) if self.finished_file.is_file() else None
 
     # ---- Overwriting

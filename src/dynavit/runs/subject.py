@@ -1,4 +1,4 @@
-"""Which weights of which run, asked about which data, computed where: what every verb begins with.
+"""The subject of a verb: a run, its weights, the data they are asked about, the device.
 
 Nothing at the top imports torch: the command line shows the fields of `Which` as options of every command.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Which:
-    """Which weights, data and device; the same options for every command.
+    """A choice of weights, data and device: the same options for every command.
 
     Attributes:
         checkpoint: the end of the training, or where validation was best.
@@ -81,7 +81,7 @@ class Subject(Which):
 
     @property
     def is_usual(self) -> bool:
-        """The weights that are taken where nobody asks for others; stored thresholds were found for these."""
+        """Whether these are the weights that are taken by default; stored thresholds were found for them."""
         return self.checkpoint == "last" and self.weights is None
 
     def source(self) -> dict[str, Any]:
