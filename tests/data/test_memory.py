@@ -1,4 +1,4 @@
-"""What happens to pixels, against plain loops over single images."""
+"""Operations on pixels, against plain loops over single images."""
 
 import itertools
 

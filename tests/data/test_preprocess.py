@@ -29,10 +29,12 @@ def test_a_file_equals_the_loaders_image(tmp_path, channels, image_size):
         assert torch.equal(preprocess(tmp_path / "x.png", describe_preprocessing(data)), expected)
 
 
-def test_files_go_through_the_evaluation_transform(tmp_path):
-    Image.fromarray(bytes_of(1, 3, 40)[0].permute(1, 2, 0).numpy()).save(tmp_path / "x.png")
+@pytest.mark.parametrize("crop_pct", [None, 0.5])
+@pytest.mark.parametrize("side", [24, 80])  # of which 1 and 0.875 is seen by default
+def test_files_go_through_the_evaluation_transform(tmp_path, crop_pct, side):
+    Image.fromarray(bytes_of(1, 3, 90)[0].permute(1, 2, 0).numpy()).save(tmp_path / "x.png")
     split = FileSplit([str(tmp_path / "x.png")], torch.tensor([0]))
-    data = DataSet("x", {"test": split}, ["a", "b"], (24, 24), (0.3, 0.4, 0.5), (0.2, 0.3, 0.4))
+    data = DataSet("x", {"test": split}, ["a", "b"], (side, side), (0.3, 0.4, 0.5), (0.2, 0.3, 0.4), crop_pct=crop_pct)
     loader = make_loader(data, "test", train=False, batch_size=1, config=DataConfig(workers=0))
     ((batch,),) = loader.epoch()
     assert torch.equal(preprocess(tmp_path / "x.png", describe_preprocessing(data)), batch.inputs[0])

@@ -56,7 +56,7 @@ def test_unequal_classes(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(ValueError, match="torchvision finds nothing in .*; data.download fetches it"):
+    with pytest.raises(ValueError, match="torchvision finds nothing in .*; --download fetches it"):
         open_scheme("torch/mnist", tmp_path, DataConfig())
     with pytest.raises(ValueError, match="data torch/nosuch: Unknown torchvision dataset nosuch"):
         open_scheme("torch/nosuch", tmp_path, DataConfig())

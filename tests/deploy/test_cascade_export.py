@@ -7,7 +7,7 @@ import torch
 import dynavit
 from deploy.test_export import SIZE, exported
 from dynavit.deploy.bundle.runner import OnnxPart
-from dynavit.deploy.export.cascade import EarlyExit, ExitPart
+from dynavit.deploy.export.cascade import ExitPart, StoppingCascade
 from dynavit.deploy.export.write_model import EARLY_EXIT
 from dynavit.models.cascade.policy import ExitPolicy
 
@@ -107,4 +107,4 @@ def test_names_of_what_passes_between_exits():
 
 def test_a_policy_for_another_cascade_is_refused():
     with pytest.raises(ValueError, match="thresholds for 2 exits, the cascade has 3"):
-        EarlyExit(cascade(THREE), ExitPolicy((0.5, -1.0)))
+        StoppingCascade(cascade(THREE), ExitPolicy((0.5, -1.0)))

@@ -125,7 +125,7 @@ def test_every_foldable_norm_folds():
     assert {row.path: row.action for row in folded.fold_report.rows} == dict.fromkeys(names, "folded")
 
 
-# Where a map may go
+# Places a map may go to
 
 
 def test_forward_into_every_reader_and_missing_biases_are_made():
@@ -343,7 +343,7 @@ def test_what_folds_follows_from_the_graph_and_not_from_values():
 
 @st.composite
 def programs(draw):
-    """What happens to tokens on a 3 x 3 grid, piece by piece."""
+    """Names of `PIECES`, to be run one after the other on a 3 x 3 grid of tokens."""
     return draw(st.lists(st.sampled_from(sorted(PIECES)), min_size=2, max_size=6))
 
 
@@ -409,7 +409,7 @@ def test_refusals_are_errors():
     model.eval().norm.train()
     with pytest.raises(ValueError, match="norm is in training mode"):
         fold(model, example=torch.randn(2, 4, C))
-    with pytest.raises(ValueError, match="nobody says what Through takes"):
+    with pytest.raises(ValueError, match="the input size of Through is unknown"):
         fold(model.eval())
     with pytest.raises(ValueError, match="maps 6 channels and receives"):
         fold(model, example=torch.randn(2, 4, 5))
@@ -435,7 +435,10 @@ def test_masks_and_hooks_forbid():
     model = settled(Through(run, **{name: make() for name, make in parts.items()})).double()
     model.hooked.register_forward_hook(lambda *_: None)
     rows = fold(model, example=TOKENS).fold_report.rows
-    assert [row.reason for row in rows] == ["it is called with a mask, and sets padding to zero", "somebody has hooked onto it"]
+    assert [row.reason for row in rows] == [
+        "it is called with a mask, and sets padding to zero",
+        "a forward hook is registered on it",
+    ]
     _, folded, _ = folded_pair(lambda m, x: m.read(m.norm(x)), norm=bn, read=linear())
     with pytest.raises(ValueError, match="without a mask"):
         folded.norm(TOKENS, mask=mask)

@@ -1,4 +1,4 @@
-"""What of LayerNorm, RMS and DTN is constant: weight and bias, mean removal, and kernels on one grid."""
+"""Constant parts of LayerNorm, RMS and DTN fold: weight and bias, mean removal, and kernels on one grid."""
 
 import pytest
 import torch

@@ -161,7 +161,7 @@ def test_swap_into_a_model_of_timm_fold_and_export(run, tmp_path):
     out = tmp_path / "run"
     assert run("train", "--plugin", NORM, "--norm", "mine", "--epochs", "0.2", *SMALL, "--out", out, "--quiet")[0] == 0
     assert run("fold", out, "--plugin", NORM)[0] == 0
-    code, told, problem = run("export", tmp_path / "run-folded", "--plugin", NORM)
+    code, _, problem = run("export", tmp_path / "run-folded", "--plugin", NORM)
     assert code == 0, problem
     assert (tmp_path / "run-folded-onnx" / "model.onnx").is_file()
 

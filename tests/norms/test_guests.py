@@ -200,10 +200,8 @@ def test_a_grid_that_a_norm_does_not_take(rows):
 
 
 def test_sequences_have_a_grid_too(tmp_path):
-    text = ROWS.replace("needs_grid = True", "needs_grid, dimensions = True, (1,)").replace(
-        "rows, cols = grid", "assert grid == (10,)"
-    )
-    text = text.replace(".unflatten(1, (rows, cols))", "[:, None]")
+    text = ROWS.replace("needs_grid = True", "needs_grid, dimensions = True, (1,)")
+    text = text.replace("rows, cols = grid", "assert grid == (10,)").replace(".unflatten(1, (rows, cols))", "[:, None]")
     with a_guest(tmp_path / "sequence.py", text):
         for batch_first in (True, False):
             layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=batch_first)
@@ -306,14 +304,23 @@ def test_names_of_ours_are_taken():
 
 
 def test_options_may_be_positional_too(tmp_path):
-    text = SILENT.replace(
-        "    def normalise",
-        "    def __init__(self, dim, floor=0.5, **shared):\n        super().__init__(dim, **shared)\n\n    def normalise",
-    )
+    text = """
+import dynavit
+
+@dynavit.register_norm("floored")
+class Floored(dynavit.Norm):
+    def __init__(self, dim, floor=0.5, **shared):
+        super().__init__(dim, **shared)
+        self.floor = floor
+
+    def normalise(self, x, grid, mask):
+        return x.clamp(min=self.floor)
+"""
     with a_guest(tmp_path / "options.py", text):
-        dynavit.create_norm("silent", 4, floor=1.0)
+        assert dynavit.create_norm("floored", 4, floor=1.0).floor == 1.0
+        assert {row.name: row.options for row in norm_rows()}["floored"] == {"floor": 0.5}
         with pytest.raises(ValueError, match="'flor'.*'floor'"):
-            dynavit.create_norm("silent", 4, flor=1.0)
+            dynavit.create_norm("floored", 4, flor=1.0)
 
 
 def test_an_entry_point_is_checked_too(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a setting costs next to the others: time of a training step, arithmetic, parameters."""
+"""Cost of a setting next to the others: time of a training step, arithmetic, parameters."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""What the training loop costs beside a bare one: data, augmentation, clipping, logging, checkpoints.
+"""Cost of the training loop beside a bare one: data, augmentation, clipping, logging, checkpoints.
 
 Steps of the two are interleaved: before every step of ours the bare loop takes one, on a copy of the model, with the same
 optimiser and a batch that is ready. Whatever else the machine does hits both alike.

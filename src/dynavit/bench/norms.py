@@ -1,4 +1,4 @@
-"""How much each normaliser costs: time, memory for backward and arithmetic, relative to nn.LayerNorm in the same run."""
+"""Cost of each normaliser: time, memory for backward and arithmetic, relative to nn.LayerNorm in the same run."""
 
 import math
 from collections.abc import Callable

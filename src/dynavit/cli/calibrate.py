@@ -122,7 +122,7 @@ def _print_result(result: dict[str, Any]) -> None:
 
 
 def _print_released(path: Path) -> None:
-    """What a released checkpoint says of itself."""
+    """Costs, accuracies and thresholds that a released checkpoint holds."""
     from ..runs.model_files import load_released
 
     stored = getattr(load_released(path), "released", None) or {}

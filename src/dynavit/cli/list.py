@@ -39,7 +39,7 @@ def list_norms(json: bool = False) -> None:
 
 
 def norm_rows() -> list[NormRow]:
-    """What the table shows, as data."""
+    """The rows of the table as data."""
     from ..norms import Norm, create_norm
     from ..norms import list_norms as names
     from ..norms.factory import norm_class_of, options_of
@@ -83,7 +83,7 @@ def list_models(pattern: str = "*", json: bool = False) -> None:
 
 
 def model_rows(pattern: str = "*") -> list[ModelRow]:
-    """What the table shows, as data."""
+    """The rows of the table as data."""
     import torch
 
     from ..models import create_model

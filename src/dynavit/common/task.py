@@ -1,4 +1,4 @@
-"""What a problem is: a model with its loss and its evaluation, and all that else depends on the problem.
+"""A problem: a model with its loss and its evaluation, and everything else that depends on the problem.
 
 The engine, the comparison, the report and the command line know problems only through this class. A new problem is a subclass
 in a file of its own, registered by `tasks.table.register_task`.
@@ -50,7 +50,7 @@ class Evaluator:
 
     @property
     def samples(self) -> int:
-        """How many were evaluated, where `update` adds them up under this name."""
+        """Number of samples that were evaluated; `update` adds them up under this name."""
         return int(self.totals.get("samples", 0))
 
 

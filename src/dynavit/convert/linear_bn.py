@@ -1,7 +1,7 @@
-"""LeViT and its kin: no norm in front of attention and MLP, but a BatchNorm behind every linear layer.
+"""LeViT and models like it: no norm in front of attention and MLP, but a BatchNorm behind every linear layer.
 
-The layers that read a block's input, a block's queries, keys and values and the first layer of its MLP, are the nearest thing
-to normalising tokens in front of them: their BatchNorm may be replaced by a norm that sees tokens on their grid.
+Some linear layers read a block's input: those of queries, keys and values, and the first one of the MLP. Their BatchNorm is the
+nearest thing to a norm in front of the block, and may be replaced by one that sees the tokens on their grid.
 """
 
 import re
@@ -14,7 +14,7 @@ _READS_INPUT = re.compile(r"(^|\.)(qkv|mlp\.(ln1|fc1|0))$")
 
 
 class LinearThenNorm(nn.Module):
-    """A linear layer and the norm of what it gives. Keeps the names `linear` and `bn`, and with them checkpoints' keys."""
+    """A linear layer and the norm of its output. The names `linear` and `bn` are kept, and with them checkpoints' keys."""
 
     def __init__(self, linear: nn.Linear, norm: nn.Module) -> None:
         super().__init__()

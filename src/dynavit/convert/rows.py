@@ -68,7 +68,7 @@ class RowMaker:
             )
 
     def _default(self, item: LocatedNorm, calls: list[tracing.Call]) -> tuple[Action, str]:
-        """What happens to the norm unless `where` says otherwise, and why."""
+        """The action unless `where` says otherwise, and its reason."""
         if item.site == "linear_bn":
             return "refuse", (
                 "a BatchNorm behind a linear layer, no LayerNorm in front of it; "

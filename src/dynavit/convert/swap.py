@@ -1,4 +1,4 @@
-"""Replace the norms of anyone's model."""
+"""Replace the norms of a model."""
 
 import copy
 from typing import Any
@@ -35,8 +35,9 @@ def swap_norms(
     Args:
         model: any module. A copy is changed and returned, unless `inplace`.
         norm, where, norm_options, causal, input_size: as in `plan_swap`, which shows what will happen.
-        start: "identity": the model computes what it did, and what is new is frozen until `unfreeze_norms`;
-            "near": mixing weights of 0.98, all trainable, the default where the norm can; "fresh": the norm's own beginning.
+        start: "identity": the model computes what it did, and the new mixing parameters are frozen until `unfreeze_norms`;
+            "near": the old norm has 98 % of the mixture and everything is trainable, the default for norms that can;
+            "fresh": the norm's own start.
     """
     plan, trace = plan_and_trace(model, norm, where, norm_options, causal, input_size)
     if not plan.swapped():
@@ -53,7 +54,7 @@ def swap_norms(
 
 
 def apply_plan(model: nn.Module, plan: SwapPlan) -> nn.Module:
-    """Do to this model what the plan says: the model it was made for, or another of the same architecture. In place."""
+    """Carry out a plan, in place, on the model it was made for or another of the same architecture."""
     _replace(model, plan, _new_norms(model, plan))
     return model
 
@@ -100,7 +101,7 @@ def _old_norm(model: nn.Module, row: SwapRow) -> OldNorm:
 
 
 def _new_norms(model: nn.Module, plan: SwapPlan) -> dict[str, Norm]:
-    """A norm for each path of the plan, with what it takes over from the old one."""
+    """A norm for each path of the plan, with the parameters that it takes over from the old one."""
     return {row.path: _new_norm(model, row, plan) for row in plan.swapped()}
 
 

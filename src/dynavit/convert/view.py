@@ -1,4 +1,4 @@
-"""What one norm receives in the planning run: order of axes, grid and prefix tokens, or the reason why it cannot be swapped."""
+"""The view of one norm in the planning run: order of axes, grid and prefix tokens, or the reason why it cannot be swapped."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Trouble(Exception):
 
 @dataclass
 class View:
-    """What the calls of one norm have in common."""
+    """The tokens that a norm receives, the same in all its calls."""
 
     layout: AxisOrder
     grid: Grid | None
@@ -58,7 +58,7 @@ class Viewer:
         return view
 
     def _unseen(self, item: LocatedNorm) -> View:
-        """By what the modules say alone."""
+        """The view that the modules suggest, for a norm that was not seen in a run."""
         if self.needs_grid and not self.is_image and "ndim" not in self.plan.norm_options:
             remedy = " or norm_options={'ndim': 1}" if "ndim" in options_of(norm_class_of(self.plan.norm)) else ""
             raise Trouble(f"nothing says whether its tokens are an image or a sequence: pass input_size={remedy}")

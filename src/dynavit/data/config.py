@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass
 class DataConfig:
-    """How a data set is opened.
+    """Options for opening a data set.
 
     Attributes:
         download: fetch a data set that is missing, where torchvision can.
@@ -40,7 +40,7 @@ class DataConfig:
 
 @dataclass
 class AugmentConfig:
-    """What is done to training images.
+    """Options for augmenting training images.
 
     Attributes:
         recipe: light (shifted crop, flip; for small images), deit (timm's RandAugment and resized crops, for files), none.

@@ -1,7 +1,7 @@
 """Handwritten digits, 8x8 pixels, grey: small enough to be part of the package. digits.txt says where they come from.
 
-1,797 images of 13 writers; 360 of them, the same for ever, are the test split. Writers are not separated, so accuracies here
-compare models and do not tell how well new hands are read.
+1,797 images of 13 writers; 360 of them, always the same, are the test split. The same people wrote both splits, so accuracies
+here compare models and do not tell how well the writing of others is read.
 """
 
 from pathlib import Path

@@ -15,7 +15,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 SPLITS = {"train": ("train",), "val": ("val", "validation"), "test": ("test",)}
 
 PHOTO_SIZE = 224
-# Of ImageNet, whose statistics everybody uses for photographs.
+# Those of ImageNet, as usual for photographs.
 PHOTO_MEAN = (0.485, 0.456, 0.406)
 PHOTO_STD = (0.229, 0.224, 0.225)
 
@@ -26,7 +26,7 @@ def open_folder(data_dir: Path | None, config: DataConfig) -> DataSet:
     """train/<class>/image and val/<class>/image.
 
     Classes are the names of folders in alphabetical order, and the same in every split. Without `val/` (or `validation/`) some
-    of train is cut off; without `train/` evaluation is all one can do.
+    of train is cut off; without `train/` the set is for evaluation only.
     """
     files = list_images("folder", data_dir)
     classes = same_classes("folder", files)
@@ -104,7 +104,7 @@ def images_by_class(split: Path) -> dict[str, list[str]]:
 
 
 def _images(folder: Path) -> list[str]:
-    """Images in a folder and those below it, in torchvision's order. Hidden ones are what systems leave behind."""
+    """Images in a folder and those below it, in torchvision's order. Hidden files, which systems leave behind, do not count."""
     return [
         os.path.join(place, file)  # noqa: PTH118  (six times as fast as Path)
         for place, _, files in sorted(os.walk(folder, followlinks=True))

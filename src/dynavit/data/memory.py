@@ -19,7 +19,7 @@ def place(images: Tensor, canvas: tuple[int, int], down: Tensor, right: Tensor, 
     """(b, c, h, w) onto the middle of a black canvas (b, c, *canvas), each moved `down` and `right` by so many pixels, (b,),
     and mirrored where `mirror`, (b,), says so."""
     (height, width), (rows, cols) = images.shape[-2:], canvas
-    # Where each pixel of the canvas comes from: all of it is one gather, and no padded copy of the images is needed.
+    # The source of each pixel of the canvas: everything is one gather, and no padded copy of the images is needed.
     row = torch.arange(rows, device=images.device) - (rows - height) // 2 - down[:, None]
     col = torch.arange(cols, device=images.device) - (cols - width) // 2 - right[:, None]
     col = torch.where(mirror[:, None], width - 1 - col, col)

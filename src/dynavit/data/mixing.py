@@ -7,7 +7,7 @@ Sample i is mixed with its mirror image in the batch, sample b - 1 - i, all with
     targets  y' = λ y + (1 - λ) y.flip(0)          y smoothed: s / K everywhere, and 1 - s more for the right class
 
 With both, one of the two is chosen for each batch, each as likely. Unlike timm's, this takes batches of odd size and leaves
-numpy's global generator alone. What is mixed with what depends on how a step is cut into parts.
+numpy's global generator alone. Partners depend on how a step is cut into parts.
 """
 
 from collections.abc import Callable

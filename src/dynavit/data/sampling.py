@@ -1,5 +1,5 @@
-"""Which samples belong to which step: pure functions of (seed, epoch, step), so that nothing has to be stored to go on later,
-and the same samples make up a step whatever the number of processes.
+"""The samples of each step: pure functions of (seed, epoch, step), so that nothing has to be stored to go on later, and the
+same samples make up a step whatever the number of processes.
 
 A *draw* is one visit to a sample in an epoch. Draw d visits sample d % n; with repeated augmentation (Hoffer et al., CVPR 2020)
 a sample is visited several times, each visit augmented differently, because augmentation is seeded by the draw.

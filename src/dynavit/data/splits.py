@@ -1,6 +1,6 @@
-"""Which training images are kept back for validation, and which are used at all. Pure functions of labels and a seed.
+"""Training images that are kept back for validation, and a limit on the others. Pure functions of labels and a seed.
 
-Both take their images from each class: a cut in proportion to its size, a limit equally many where there are as many.
+Both take images from each class: a cut in proportion to its size, a limit equally many, as far as a class has them.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .sampling import uniform
 
 
 class Split(Protocol):
-    """What is asked of a split here; `dataset.py` has them."""
+    """A split as it is needed here; the classes are in `dataset.py`."""
 
     @property
     def labels(self) -> Tensor: ...

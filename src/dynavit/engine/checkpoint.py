@@ -151,7 +151,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def checkpoint_step(path: Path) -> int:
-    """How many steps this checkpoint has behind it."""
+    """Number of steps that were done before this checkpoint."""
     return int(read_manifest(path)["step"])
 
 

@@ -18,7 +18,7 @@ def evaluate(
     evaluator: Evaluator | None = None,
 ) -> dict[str, Any]:
     """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. Samples that could not be read are
-    counted as "broken", if there are any, and in the main process `note` hears of those of all processes.
+    counted as "broken", if there are any, and in the main process `note` gets the messages of all processes.
 
     Give an `evaluator` to ask it for more than its results afterwards.
     """

@@ -25,7 +25,7 @@ from .trainer import Trainer
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         steps: done in all.

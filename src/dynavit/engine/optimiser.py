@@ -61,7 +61,7 @@ def own_groups(task: Task, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def names_without_decay(model: nn.Module) -> set[str]:
-    """What the model exempts from weight decay (timm's `no_weight_decay()`), and what its layers do."""
+    """Parameters that the model (timm's `no_weight_decay()`) and its layers exempt from weight decay."""
     own = optional_methods(model, "no_weight_decay").get("", set)()
     layers = optional_methods(model, "no_weight_decay_parameters")
     return set(own) | {f"{path}.{name}" if path else name for path, names in layers.items() for name in names()}

@@ -1,4 +1,4 @@
-"""What changes from step to step, and how one step changes it."""
+"""The state that changes from step to step, and the step that changes it."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -54,7 +54,7 @@ def norm_class_of(name: str) -> type[Norm]:
 
 
 def folds(name: str) -> bool:
-    """Whether the norm is an affine map at evaluation, so that it can go into the linear layers around it."""
+    """True if the norm is an affine map at evaluation, so that it can go into the linear layers around it."""
     return hasattr(norm_class_of(name), "affine_map")
 
 

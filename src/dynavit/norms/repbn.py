@@ -11,7 +11,7 @@ from .statistics.running import AffineAtEvaluation
 
 
 class BatchNormPlusInput(AffineAtEvaluation):
-    """BN(x) + eta * x: what `repbn` and `prepbn` share. At evaluation one affine map."""
+    """BN(x) + eta * x, the common part of `repbn` and `prepbn`. At evaluation one affine map."""
 
     def __init__(self, dim: int, *, eta: float, **shared: Any) -> None:
         super().__init__(dim, **shared)

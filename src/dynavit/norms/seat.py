@@ -10,7 +10,7 @@ from .factory import create_norm, norm_class_of, options_of
 
 @dataclass(frozen=True)
 class Seat:
-    """What a place in a model knows of its tokens.
+    """A place in a model, and what is known of its tokens.
 
     Attributes:
         dim: channels.

@@ -95,7 +95,7 @@ class UnifiedNorm(SmoothedNorm):
         self.register_buffer("buffer_x2", torch.empty(sizes[0], dim, **self.state_options))
         self.register_buffer("buffer_gz", torch.empty(sizes[1], dim, **self.state_options))
         self.register_buffer("skip_counter", torch.empty(1, **counter))
-        # What `pending` is for q, for k.
+        # k and its weight, collected like q in `pending`.
         self.register_buffer("pending_gz", torch.empty(dim, **self.state_options), persistent=False)
         self.register_buffer("pending_gz_weight", torch.empty(1, **self.state_options), persistent=False)
         # s, r and skip of the last forward call, for its recomputation after the state has moved.
@@ -174,7 +174,7 @@ class UnifiedNorm(SmoothedNorm):
         _replace(weight[0] > 0, (self.running_var, statistics[0]))
 
     def set_progress(self, step: int, total: int) -> None:
-        """The authors' 4000 steps would be the whole of a short run."""
+        """Keep the warm-up within a tenth of the run: the authors' 4000 steps would be the whole of a short one."""
         if not self.official:
             self.warmup = min(self.longest_warmup, total // 10)
 
@@ -211,7 +211,7 @@ class UnifiedNorm(SmoothedNorm):
         return scale * self.weight.to(dtype), self.bias.to(dtype)
 
     def scalars(self) -> dict[str, float]:
-        """For logs: how many outliers there were so far."""
+        """For logs: the number of outliers so far."""
         return {"outliers": float(self.skip_counter)}
 
     def extra_repr(self) -> str:

@@ -23,11 +23,12 @@ from ..models.cascade.calibration import Array, Curve, Point, released_threshold
 from ..models.cascade import Cascade
 from ..models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .directory import RunDirectory
-from .subject import Opened, Subject, WhichOptions
+from .opened import Opened
+from .subject import Subject, WhichOptions
 
 RELEASED_GRID = range(1, 60)  # p of the release; p = 20 lets equally many images leave at each exit
 CURVE_POINTS = 60
-MEASURED_POINTS = 8  # of the curve, with images really leaving
+MEASURED_POINTS = 8  # of the curve, early exit executed
 MEASURED_IMAGES = 512  # at most, evenly over the split, for files are often sorted by class
 LOOK_BATCH = 256
 SHOWN = 12  # images per exit
@@ -35,7 +36,7 @@ SHOWN = 12  # images per exit
 
 @dataclass(frozen=True)
 class Goal:
-    """What thresholds are chosen for: exactly one of these.
+    """The goal that thresholds are chosen for: exactly one of these.
 
     Attributes:
         gmacs: at most so many GMACs per image, on average.

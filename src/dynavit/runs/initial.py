@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens lie that positions belong to: `prefix` tokens in front, then patches on a grid."""
+    """The tokens that positions belong to: `prefix` tokens in front, then patches on a grid."""
 
     grid: tuple[int, int]
     prefix: int
@@ -245,7 +245,7 @@ def _give_layer_norms(model: nn.Module, given: Source, weights: State) -> None:
 
 
 def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
-    """What only one of two kinds of norm has: λ and kernels, biases, running statistics."""
+    """Tensors that only one of two kinds of norm has: λ and kernels, biases, running statistics."""
     norms = {path for path, module in model.named_modules() if _is_norm(module)}
 
     def of_norm(name: str) -> bool:

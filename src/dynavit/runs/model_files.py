@@ -21,7 +21,7 @@ from .directory import CheckpointName, RunDirectory, WeightsName
 
 FIRST_TASK = "classification"  # of runs from before cards named their task
 
-# Where checkpoints of other people keep their weights; averaged ones first, for those are what was evaluated.
+# Keys under which other checkpoints keep their weights; averaged ones first, because those were evaluated.
 CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
 
 
@@ -59,7 +59,7 @@ class ModelCard:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the data set told about itself (`describe`)."""
+        """The data set's description of itself (`describe`)."""
         own = {"classes": self.classes, "preprocess": self.preprocess}
         return {**self.more, **{name: value for name, value in own.items() if value}}
 
@@ -155,7 +155,7 @@ def load_released(path: str | PathLike[str], arch: str | None = None, norm: str 
 
 
 def read_foreign(path: str | PathLike[str]) -> Any:
-    """What torch.save wrote, as weights only."""
+    """The content of a file of torch.save, read as weights only."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:

@@ -248,7 +248,7 @@ def _same_images(subject: CorruptedRun, run: Path) -> Question:
 
 
 def _compare_subjects(subject: CorruptedRun, baseline: CorruptedRun) -> list[str]:
-    """What the user should know about this baseline; ValueError if their errors cannot be compared."""
+    """Notes about this baseline for the user; ValueError if their errors cannot be compared."""
     run, (mine, its) = baseline.opened.path, (each.opened.card.classes for each in (subject, baseline))
     if set(mine) != set(its) and not (is_imagenet(mine) and is_imagenet(its)):
         raise ValueError(
@@ -271,7 +271,7 @@ def _compare_subjects(subject: CorruptedRun, baseline: CorruptedRun) -> list[str
 
 
 def _about_classes(subject: CorruptedRun) -> list[str]:
-    """Where classes are matched by their order alone."""
+    """Notes where classes are matched by their order alone."""
     notes, classes, data = [], subject.opened.card.classes, subject.opened.images
     if subject.question.imagenet_c is not None and (note := class_numbers(classes)[1]):
         notes.append(note)

@@ -1,6 +1,6 @@
 """The 15 corruptions of ImageNet-C (Hendrycks and Dietterich, ICLR 2019, arXiv 1903.12261), in five severities, on batches.
 
-Arithmetic is in float64: rounding errors are then too small to turn up in a byte, and an image comes out alike in every batch.
+Arithmetic is in float64: rounding errors are then too small to change a byte, and an image comes out alike in every batch.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def corrupt(
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """Cuts off what is behind the point, as ImageNet-C does, but lets 254.9999 be 255."""
+    """Rounded down, as in ImageNet-C, except that 254.9999 is 255."""
     return (x.clamp(0, 1) * 255 + 1e-3).byte()
 
 

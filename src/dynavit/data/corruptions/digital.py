@@ -1,4 +1,4 @@
-"""What cameras, files and screens do. Images (b, c, h, w) in [0, 1]; results may lie outside."""
+"""Effects of cameras, files and screens. Images (b, c, h, w) in [0, 1]; results may lie outside."""
 
 from io import BytesIO
 from itertools import pairwise
@@ -20,8 +20,8 @@ def contrast(x: Tensor, numbers: Numbers, kept: float) -> Tensor:
 
 
 def elastic_transform(x: Tensor, numbers: Numbers, amount: float, smoothness: float) -> Tensor:
-    """Each pixel is taken from elsewhere: up to `amount` of the height away, in a direction and by a distance that are smoothed
-    over `smoothness` of the sides. Beyond the edge lies the mirror image."""
+    """Each pixel is taken from up to `amount` of the height away, in a direction and by a distance that are smoothed over
+    `smoothness` of the sides. Beyond the edge lies the mirror image."""
     h, w = x.shape[-2:]
     shift = amount * h * (2 * numbers.uniform(2, h, w) - 1)
     shift = smooth(shift, (smoothness * h, smoothness * w), "mirror", cut=3.0)
@@ -61,5 +61,5 @@ def _boxes(side: int, parts: int) -> list[slice]:
 
 
 def _nearest(small: int, large: int) -> Tensor:
-    """Which of `small` parts the centre of each of `large` pixels lies in."""
+    """(large,) the one of `small` parts that the centre of each of `large` pixels lies in."""
     return (2 * torch.arange(large) + 1) * small // (2 * large)

@@ -1,4 +1,4 @@
-"""What several corruptions are made of: smoothing, streaks, zooming into the middle. (b, c, h, w) to the same."""
+"""Filters that several corruptions share: smoothing, streaks, zooming into the middle. (b, c, h, w) to the same."""
 
 import math
 from typing import Literal
@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Border = Literal["edge", "mirror", "mirror_without_edge"]  # what lies beyond the edge of a b c: c c, c b, b a
+Border = Literal["edge", "mirror", "mirror_without_edge"]  # pixels beyond the right edge of a b c: c c, c b, b a
 
 
 def convolve(x: Tensor, kernel: Tensor, border: Border) -> Tensor:
     """By a kernel (rows, columns) of odd sides that is its own mirror image. Fourier transforms: the kernels are large."""
     (h, w), (rows, columns) = x.shape[-2:], kernel.shape
     x = _extend(x, rows // 2, columns // 2, border)
-    size = x.shape[-2:]  # of a circle; what wraps around it falls on the extension, which is cut off
+    size = x.shape[-2:]  # of a circle: values that wrap around it fall on the extension, which is cut off
     spectrum = torch.fft.rfft2(x) * torch.fft.rfft2(kernel.to(x), s=size)
     return torch.fft.irfft2(spectrum, s=size)[..., rows - 1 : rows - 1 + h, columns - 1 : columns - 1 + w]
 
@@ -33,7 +33,7 @@ def gaussian(radius: int, sigma: float) -> Tensor:
 
 def streak(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     """The mean over 2 radius + 1 pixels from each pixel on, in the direction of its image's angle (b,), weighted by half a
-    Gaussian. What lies beyond the edge is the edge."""
+    Gaussian. Beyond the edge its pixels go on."""
     b, c, h, w = x.shape
     weights = torch.exp(-torch.arange(2 * radius + 1, dtype=torch.float64).square() / (2 * sigma**2))
     flat, out = x.flatten(2), torch.zeros_like(x)
@@ -57,13 +57,13 @@ def zoom(x: Tensor, factor: float) -> Tensor:
 
 
 def _extend(x: Tensor, rows: int, columns: int, border: Border) -> Tensor:
-    """Unlike F.pad, by more than the image's side if need be."""
+    """Pads by this many pixels on each side; unlike F.pad, also by more than the side of the image."""
     h, w = x.shape[-2:]
     return x[..., _places(h, rows, border)[:, None], _places(w, columns, border)]
 
 
 def _places(side: int, more: int, border: Border) -> Tensor:
-    """Which pixel stands at -more, ..., side - 1 + more."""
+    """(side + 2 more,) the pixel that stands at each of -more, ..., side - 1 + more."""
     place = torch.arange(-more, side + more)
     if border == "edge":
         return place.clamp(0, side - 1)

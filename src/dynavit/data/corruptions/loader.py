@@ -1,4 +1,4 @@
-"""Corruption of what a model sees: any loader's images, after resizing and cropping."""
+"""Batches of any loader with their images corrupted, as the model would see them: after resizing and cropping."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,9 +16,9 @@ from .by_name import corrupt
 class CorruptedLoader:
     """The batches of a loader, see `common.data.Loader`, with corrupted images.
 
-    They go back to bytes, are corrupted, and are normalised again. Severity 0 leaves it at that, so that clean and corrupted
-    errors are measured in the same way. `numbers`, (samples,), number the samples of the loader: random numbers of a corruption
-    depend on them, and on no batch or process.
+    Images go back to bytes, are corrupted, and are normalised again. Severity 0 does all of this but the corruption, so that
+    clean and corrupted errors are measured in the same way. `numbers`, (samples,), number the samples of the loader: random
+    numbers of a corruption depend on them, and on no batch or process.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Random numbers that belong to a sample, so that it is corrupted alike in every batch and process."""
+"""Random numbers that belong to a sample, so that it is corrupted in the same way in every batch and process."""
 
 from dataclasses import dataclass
 from math import prod
@@ -8,12 +8,12 @@ from torch import Tensor
 
 from ..sampling import uniform
 
-SMALLEST = 2.0**-54  # below every number that `uniform` gives but 0, whose normal quantile is infinite
+SMALLEST = 2.0**-54  # stands in for 0, whose normal quantile is infinite; `uniform` gives nothing between
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """`index` (b,) numbers the samples. What is drawn twice for one corruption takes different streams."""
+    """`index` (b,) numbers the samples. Numbers that are drawn twice for one corruption come from two streams."""
 
     seed: int
     index: Tensor

@@ -1,4 +1,4 @@
-"""How strong each corruption is at severities 1 to 5. What the numbers of a row mean is said by the function of that name.
+"""Strengths of all corruptions at severities 1 to 5: the numbers of a row are the arguments of the function of that name.
 
 `LARGE` follows ImageNet-C (Hendrycks and Dietterich, ICLR 2019, arXiv 1903.12261), as the `[robust]` extra implements it.
 `SMALL` is for images up to 64 px, where those strengths leave nothing to see. It follows CIFAR-10-C of the same authors, except

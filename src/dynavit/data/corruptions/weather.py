@@ -53,11 +53,11 @@ def grey(x: Tensor) -> Tensor:
 
 
 def draw_ice(numbers: Numbers, h: int, w: int) -> Tensor:
-    """(b, 1, h, w) in [0, 1]: crystals like feathers, that grew from random seeds until they met, over
-    clouds that make them thick in places, and uneven.
+    """(b, 1, h, w) in [0, 1]: crystals like feathers that grew from random seeds until they met, over clouds that make them
+    thick in places, and uneven.
 
-    Each pixel belongs to the nearest seed. Along a stem through the seed, barbs leave at 60 degrees to both sides, as ice likes
-    to grow. Crystals grow with the image. Mean and spread are about those of ImageNet-C's photographs.
+    Each pixel belongs to the nearest seed. Along a stem through the seed, barbs leave at 60 degrees to both sides, as those of
+    ice do. Crystals are larger in larger images. Mean and spread are about those of ImageNet-C's photographs.
     """
     row, column, turn, size = numbers.uniform(4, FEATHERS, 1, 1, stream=1).unbind(1)
     down = torch.arange(h, device=row.device)[:, None] - row * h

@@ -1,4 +1,4 @@
-"""A bundle where a model is wanted."""
+"""A bundle as a torch module."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""policy.json without torch: when an image may leave. The same rule as `models.cascade.policy`, on numpy arrays."""
+"""policy.json without torch: at which exit of a cascade an image may stop. The same rule as `models.cascade.policy`."""
 
 import json
 import math
@@ -34,7 +34,7 @@ CONFIDENCES: dict[str, Callable[[Array], Array]] = {"max_softmax": lambda p: p.m
 
 @dataclass(frozen=True)
 class ExitRule:
-    """One threshold for each exit; the last one lets everybody leave."""
+    """One threshold for each exit; the last exit always answers."""
 
     thresholds: tuple[float, ...]
     kind: str

@@ -1,10 +1,10 @@
-"""manifest.json: what a bundle is, and by which its files are known to be the ones that were written.
+"""manifest.json: metadata of a bundle, and sizes and checksums of its files.
 
 bundle/  manifest.json  model.onnx | model.pt2          a classifier
                         exit0.onnx, exit1.onnx, ...     a cascade, one file for each exit
                         early_exit.onnx                 a cascade that stops by itself, one image at a time
                         model.int8.onnx                 the classifier with 8-bit weights
-                        policy.json                     when images may leave
+                        policy.json                     thresholds of a cascade's exits
 """
 
 import hashlib

@@ -27,7 +27,7 @@ Part = Callable[..., list[Pixels]]  # one file: arrays in, arrays out
 
 
 @dataclass(frozen=True)
-class Answers:
+class Predictions:
     """One row for each image."""
 
     logits: Pixels  # (b, classes) of the exit it left at
@@ -56,8 +56,8 @@ class Bundle:
         """(b, c, h, w) -> (b, classes), those of the last exit."""
         return self.exits(images)[-1]
 
-    def predict(self, images: Pixels) -> Answers:
-        """Only images of which the policy is not sure go on to the next exit. Without a policy all go to the last."""
+    def predict(self, images: Pixels) -> Predictions:
+        """Stop each image at the first exit that is sure of it. Without a policy all go to the last exit."""
         images = self._checked(images)
         rule = self.rule or ExitRule((np.inf,) * (len(self.parts) - 1) + (-np.inf,), "max_softmax")
         waiting = np.arange(len(images))
@@ -71,7 +71,7 @@ class Bundle:
             leaves = rule.leaves(found, at)
             logits[waiting[leaves]], exits[waiting[leaves]] = found[leaves], at
             waiting, reused = waiting[~leaves], [array[~leaves] for array in reused]
-        return Answers(logits, logits.argmax(-1), rule.confidence(logits).astype(np.float32), exits)
+        return Predictions(logits, logits.argmax(-1), rule.confidence(logits).astype(np.float32), exits)
 
     def predict_files(self, images: Iterable[str | PathLike[str]], top: int = 5) -> list[dict[str, Any]]:
         """One dict for each file, see `answers`; a directory stands for the images in it."""
@@ -97,9 +97,9 @@ class Bundle:
 
 
 def load_bundle(path: str | PathLike[str], *, int8: bool = False) -> Bundle:
-    """Open a bundle of `dynavit export`. Checksums are compared first: nothing of a file that differs is read.
+    """Open a bundle of `dynavit export`. Checksums are compared first, and a file that differs is not opened.
 
-    A .pt2 file may run code when it is opened, and checksums only find accidents: open bundles of people you trust.
+    A .pt2 file may run code when it is opened, and checksums only find accidents: open only bundles of people you trust.
     """
     directory = Path(path)
     manifest = read_manifest(directory)
@@ -125,7 +125,7 @@ class OnnxPart:
     def session(self) -> Any:
         onnxruntime = require("onnxruntime", "export")
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors; below, it reports what it tidies up
+        options.log_severity_level = 3  # errors only; warnings are about its own optimisations
         return onnxruntime.InferenceSession(self.file, options, providers=["CPUExecutionProvider"])
 
     def __call__(self, *arrays: Pixels) -> list[Pixels]:

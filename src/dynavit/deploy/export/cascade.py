@@ -44,7 +44,7 @@ class ExitPart(nn.Module):
         return logits, *(given[name] for name in self.gives)
 
 
-class EarlyExit(nn.Module):
+class StoppingCascade(nn.Module):
     """The whole cascade for one image, with the thresholds of a policy inside."""
 
     def __init__(self, cascade: Cascade, policy: ExitPolicy) -> None:
@@ -73,7 +73,7 @@ class EarlyExit(nn.Module):
 
 
 def example_inputs(cascade: Cascade, images: Tensor) -> list[list[Tensor]]:
-    """What each exit takes when these images pass all of them."""
+    """The inputs of each exit when these images pass all of them."""
     inputs, state = [], ExitState(0, images)
     with torch.no_grad():
         while state.exit < len(cascade.exits):

@@ -1,4 +1,4 @@
-"""Whether an exported model is the model: both are compared with a run in float64."""
+"""Compare an exported model with the model: both with a run in float64."""
 
 import math
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from .program import frozen_copy
 
 FLOOR = 1e-5  # relative to the largest logit
-TIMES_OWN = 10  # an export may be so many times as wrong as the model itself in float32
+TIMES_OWN = 10  # so many times the model's own float32 error is allowed
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a model says of some images in float64, and how far its own float32 answers are from that."""
+    """The outputs of a model for some images in float64, and how far its own float32 outputs are from them."""
 
     outputs: tuple[NDArray[np.float64], ...]  # (b, classes) of each exit
     own_error: float
@@ -44,7 +44,7 @@ def largest_error(found: tuple[NDArray[np.floating], ...], exact: tuple[NDArray[
 
 
 def check_close(what: str, found: tuple[NDArray[np.floating], ...], reference: Reference) -> float:
-    """The error, if it is small enough."""
+    """The error; raises if it is larger than rounding explains."""
     shapes = [[array.shape for array in arrays] for arrays in (found, reference.outputs)]
     if shapes[0] != shapes[1]:
         raise ValueError(f"{what}: its outputs have shapes {shapes[0]}, the model's {shapes[1]}; nothing was written")

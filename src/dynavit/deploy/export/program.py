@@ -1,4 +1,4 @@
-"""A module as a graph: what both export formats are written from."""
+"""The graph of a module, from which both export formats are written."""
 
 import copy
 import warnings
@@ -24,13 +24,13 @@ def trace(module: nn.Module, inputs: Sequence[Tensor], *, any_batch: bool = True
 
 
 def frozen_copy(module: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """For inference on a CPU: what is traced, and in float64 what it is compared with."""
+    """A copy for inference on a CPU: in float32 to be traced, in float64 to be compared with."""
     return copy.deepcopy(module).cpu().to(dtype).eval().requires_grad_(False)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """torch's exporters warn about their own insides."""
+    """Hide the warnings of torch's exporters, which are about their own code."""
     with warnings.catch_warnings():
         for kind in (FutureWarning, DeprecationWarning, UserWarning):
             warnings.simplefilter("ignore", kind)

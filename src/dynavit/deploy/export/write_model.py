@@ -1,4 +1,4 @@
-"""A model to the files of a bundle, each compared with the model before anything is kept."""
+"""Write the files of a bundle, each compared with the model before anything is kept."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from ...models.cascade import Cascade
 from ...models.cascade.policy import ExitPolicy
 from ..bundle.exit_rule import POLICY
 from ..bundle.runner import Bundle, OnnxPart, Part, Pt2Part
-from .cascade import EarlyExit, ExitPart, example_inputs
+from .cascade import ExitPart, StoppingCascade, example_inputs
 from .closeness import Reference, check_close
 from .program import frozen_copy
 from .write_onnx import write_onnx
@@ -80,7 +80,7 @@ def _write(module: nn.Module, inputs: list[Tensor], file: Path, takes: list[str]
 
 
 def _write_early_exit(model: Cascade, policy: ExitPolicy, images: Tensor, file: Path, reference: Reference) -> None:
-    module = EarlyExit(model, policy).eval()
+    module = StoppingCascade(model, policy).eval()
     write_onnx(module, [images[:1]], file, input_names=["images"], output_names=["logits", "exit"], any_batch=False)
     part = OnnxPart(file)
     for at in range(len(images)):

@@ -1,4 +1,4 @@
-"""A module to an ONNX file."""
+"""Write a module as an ONNX file."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A module to a .pt2 file, torch's own format: exact, but for torch only, and only from people you trust."""
+"""Write a module as a .pt2 file, torch's own format: exact, but for torch only, and it may run code when it is opened."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -16,17 +16,18 @@ from .sites import Site, activations, find_sites
 from .steps import DropAffine, FoldAway, TakeOneSize
 from .verify import verify_fold
 
-NO_MEAN = "its mean removal went into what writes its tokens, the division by their size stays"
+NO_MEAN = "its mean removal moved into the layers that write its tokens, the division by their root mean square stays"
 NOTHING = "nothing of it is constant"
 
 
 def fold(
     model: nn.Module, *, example: Tensor | None = None, grid: tuple[int, int] | None = None, verify: bool = True
 ) -> nn.Module:
-    """A new model that computes the same without its foldable norms. What happened stays with it as `fold_report`.
+    """A new model that computes the same without its foldable norms.
 
-    Modules that can `fuse()` themselves do so first. Of LayerNorm and its kin, weight and bias fold, and LayerNorm's mean
-    removal where all that writes its tokens is known.
+    Its `fold_report` says what happened to each norm, and its `fold_plan` holds the changes of structure (`apply_fold_plan`).
+    Modules that can `fuse()` themselves do so first. Of norms that look at their tokens (LayerNorm, RMS, ...) weight and bias
+    fold, and of LayerNorm the mean removal too, where everything that writes its tokens is known.
 
     Args:
         model: in evaluation mode. It is not changed.
@@ -41,7 +42,7 @@ def fold(
     given = example is not None
     example = example if example is not None else sample_input(model, None)
     if example is None:
-        raise ValueError(f"nobody says what {type(model).__name__} takes: give fold an input as example=")
+        raise ValueError(f"the input size of {type(model).__name__} is unknown: give fold an input as example=")
     plan = copy.deepcopy(getattr(model, "fold_plan", None)) or FoldPlan(type(model).__name__)  # of a folded model: go on
     folded, fused = fuse_modules(copy.deepcopy(model), plan)
     report = FoldReport(fused=fused)
@@ -65,7 +66,7 @@ def fold(
 
 
 def _fold_norms(model: nn.Module, plan: FoldPlan, example: Tensor) -> list[FoldRow]:
-    """In place. Of two norms in a row the second goes first, so there may be several rounds."""
+    """Fold norms in place. Of two norms in a row the second folds first, so there may be several rounds."""
     rows: dict[str, FoldRow] = {}
     again = True
     while again:
@@ -77,7 +78,7 @@ def _fold_norms(model: nn.Module, plan: FoldPlan, example: Tensor) -> list[FoldR
 
 
 def _fold_once(model: nn.Module, plan: FoldPlan, example: Tensor) -> tuple[list[FoldRow], bool]:
-    """A row for each norm, and whether one that was left stands beside one that is gone now."""
+    """One round: a row for each norm, and whether a norm that was left now stands beside one that is gone."""
     sites = find_sites(model)
     if all(site.scale is None or site.trouble for site in sites):
         return [_row(site, "left", reason=site.trouble or NOTHING) for site in sites], False

@@ -35,7 +35,7 @@ def freeze_token_norms(
     if seen != tuple(grid):
         raise ValueError(
             f"an input of shape {tuple(example.shape)} gives a grid of {spelled(seen)} tokens, not {spelled(tuple(grid))}: "
-            "give fold an example= of the size that it will see"
+            "fold for that grid, or give fold an example= of another size"
         )
     frozen = []
     for path, norm in norms.items():
@@ -50,7 +50,7 @@ def freeze_token_norms(
 
 @torch.no_grad()
 def _layouts(model: nn.Module, norms: dict[str, DynamicTokenNorm], example: Tensor) -> dict[str, set[Layout]]:
-    """Which layouts each norm meets in one pass."""
+    """The layouts that each norm meets in one pass."""
     found: dict[str, set[Layout]] = {path: set() for path in norms}
 
     def watch(path: str, norm: Any) -> None:

@@ -11,7 +11,7 @@ from ...norms.dtn.kernels import centred, grid_kernels, kernel_cut, mix_separabl
 
 
 class FrozenTokenNorm(Norm):
-    """What a trained DTN computes on one grid, with its kernels and mixing weights as buffers.
+    """A trained DTN on one grid, with its kernels and mixing weights as buffers.
 
     Shape: (b, prefix + t, c) -> the same, without a mask. Buffers: `kernel_0` (h, rows, rows), `kernel_1` (h, cols, cols), and
     the intra-token share of means and variances, `mean_share` and `var_share` (c).

@@ -1,4 +1,4 @@
-"""Who reads the output of each norm, found in the graph of the model and not by names.
+"""The readers of each norm's output, found in the graph of the model and not by names.
 
 The model is exported with every norm replaced by a marker. Then labels walk through the graph in place of numbers: a marker,
 a linear layer and a convolution give each of their output channels a label of its own, and operators that only move values
@@ -51,7 +51,7 @@ def _(x: Tensor, site: int, axis: int) -> Tensor:
 
 @dataclass(eq=False)
 class Source:
-    """Where channels come from: they have the labels first, ..., first + channels - 1."""
+    """A module whose output channels have the labels first, ..., first + channels - 1."""
 
     channels: int
     first: int = 0
@@ -114,7 +114,7 @@ def export_quietly(model: nn.Module, example: Tensor) -> torch.export.ExportedPr
 
 
 def graph_of(program: torch.export.ExportedProgram) -> fx.Graph:
-    """Its graph without checks of metadata, which read nothing."""
+    """The graph of a program without its checks of metadata, which would count as readers."""
     graph = program.graph_module.graph
     for node in list(graph.nodes):
         if operator_name(node) == "aten::_assert_tensor_metadata":
@@ -246,7 +246,7 @@ class _Walk:
             source.reads.append(Read(mine, by, what))
 
     def _sources_in(self, labels: Any) -> Iterator[tuple[Source, Tensor]]:
-        """Whose channels these are, and which of them."""
+        """The sources of these labels, each with those that are its own."""
         for part in labels if isinstance(labels, list | tuple) else () if labels is None else (labels,):
             seen = _without_copies(part).unique()
             for source in self.sources:
@@ -359,7 +359,7 @@ def _fresh(source: Source, node: fx.Node, axis: int) -> Tensor:
 
 
 def _if_equal(labels: Tensor, largest: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """What an average does to labels: it keeps them, if it averages over equal ones. An affine map passes through it."""
+    """Labels behind an average: kept where it averages over equal ones, for an affine map passes through it."""
     high, low = largest(labels), -largest(-labels)
     return high if torch.equal(high, low) else None
 

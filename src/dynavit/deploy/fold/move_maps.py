@@ -1,4 +1,4 @@
-"""Where the affine map of a norm can go, and the weights that take it up.
+"""Move the affine map of a norm into the weights of the layers around it.
 
 Forward, into everything that reads y = a x + c:    W (a x + c) + b  =  (W diag(a)) x + (b + W c)
 Backward, into what makes x = W u + b:              a (W u + b) + c  =  (diag(a) W) u + (a b + c)
@@ -18,7 +18,7 @@ from .steps import AddBias
 
 def forward_problem(model: nn.Module, marker: Marker) -> str:
     """Why this map cannot go into what reads it; empty if it can."""
-    shifts = marker.site.shift is not None  # not its values: what folds must follow from the graph alone, see refold
+    shifts = marker.site.shift is not None  # not its values: runs without a plan fold a fresh model, see stored
     for read in marker.reads:
         linear = read.by
         if not isinstance(linear, Linear):
@@ -59,7 +59,7 @@ def backward_problem(model: nn.Module, marker: Marker, linears: list[Linear]) ->
 
 
 def _meetings(marker: Marker) -> tuple[Tensor, Tensor] | None:
-    """Which label of its input meets which of its channels: two vectors, each pair once."""
+    """The pairs of a label of its input and the channel that it meets: two vectors, each pair once."""
     pairs = []
     for labels in marker.inputs:
         if labels is None:
@@ -89,7 +89,7 @@ class Rewriter:
         self.shifted: set[Linear] = set()  # which need a bias
 
     def forward(self, marker: Marker) -> list[str]:
-        """Into its readers; their names."""
+        """Move a map into the readers of its norm; returns the names of their weights."""
         site, readers = marker.site, {read.by: None for read in marker.reads if isinstance(read.by, Linear)}
         assert site.scale is not None
         for linear in readers:
@@ -105,7 +105,7 @@ class Rewriter:
         return [linear.weight for linear in readers]
 
     def backward(self, marker: Marker) -> list[str]:
-        """Into what makes its input; the names."""
+        """Move a map into the layers that make the input of its norm; returns the names of their weights."""
         site, joined = marker.site, _meetings(marker)
         assert site.scale is not None and site.shift is not None and joined is not None
         labels, at = joined

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class OneSize:
-    """A forward pre-hook, with keywords: a model that pads by the size of its input puts no zeros in at `shape`."""
+    """A forward pre-hook, with keywords, that refuses inputs of any shape but `shape`, at which the model pads no zeros."""
 
     shape: tuple[int, ...]  # of an input without the batch
 
@@ -17,7 +17,7 @@ class OneSize:
         if tuple(x.shape[1:]) != self.shape:
             raise ValueError(
                 f"this model was folded for inputs of {_spelled(self.shape)} and got {_spelled(tuple(x.shape[1:]))}, where its "
-                "windows may be padded otherwise: fold the model with an example= of that size"
+                "windows may be padded with zeros: fold the model with an example= of that size"
             )
 
 

@@ -18,7 +18,7 @@ VERSION = 1
 
 @dataclass
 class FoldPlan:
-    """What `fold` did to the structure of a model, enough to do it again (`apply_fold_plan`)."""
+    """The changes of structure by `fold`, enough to make them again (`apply_fold_plan`)."""
 
     model: str  # its class
     steps: list[Step] = field(default_factory=list)

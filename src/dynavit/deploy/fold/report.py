@@ -1,4 +1,4 @@
-"""What folding did to each norm, and how exact the result is."""
+"""The report of a fold: the outcome for each norm, and the measured error."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -15,7 +15,7 @@ class FoldRow:
     action: Literal["folded", "partly", "left"]
     into: list[str] = field(default_factory=list)  # the weights that took it up
     reason: str = ""  # why something of it stays
-    one_size: bool = False  # at other sizes of the input, zeros may be padded where its shift would be missing
+    one_size: bool = False  # at other input sizes the model may pad zeros that would miss its shift
     spread: float | None = None  # largest |scale| / median |scale| of the map
 
 

@@ -1,4 +1,4 @@
-"""What in a model is a constant affine map per channel, y = scale * x + shift, and what is left when the map is taken away.
+"""The norms of a model, and the constant affine map per channel in each of them, y = scale * x + shift.
 
 A norm that is such a map at evaluation says so by `affine_map()`; batch norms of torch and timm are such maps too. Of a norm
 that looks at its tokens (LayerNorm, RMS, DTN, ...) only the weight and bias at its end are.
@@ -17,7 +17,7 @@ from ...norms import Norm
 from ...norms.contract import Grid
 
 TOKEN_NORMS = (Norm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
-# Where forwards are written that do nothing but what the class is named after; batch norms keep their activation apart.
+# Modules whose forwards only normalise. Batch norms with an activation hold it as a module, see `activations`.
 KNOWN_TOKEN_NORMS = (Norm.__module__.rpartition(".")[0], "torch.nn.modules.normalization", "timm.layers.norm")
 KNOWN_BATCH_NORMS = ("torch.nn.modules.batchnorm", "timm.layers.norm_act")
 
@@ -57,7 +57,7 @@ def without_affine(norm: nn.Module) -> nn.Module:
 
 
 def carry_hooks(old: nn.Module, new: nn.Module) -> nn.Module:
-    """What was hooked onto a module (layout and grid, by `swap_norms`) goes to the one that takes its place."""
+    """Copy forward hooks (layout and grid, by `swap_norms`) to the module that takes the old one's place."""
     for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks"):
         getattr(new, name).update(getattr(old, name))
     return new.train(old.training)
@@ -70,7 +70,7 @@ def activations(norm: nn.Module) -> dict[str, nn.Module]:
 
 
 def known_forward(norm: nn.Module) -> bool:
-    """Whether it computes what its class is named after: a subclass may do anything, such as an activation."""
+    """Whether it only normalises, as its class is named: a subclass may do anything, such as an activation."""
     known = KNOWN_BATCH_NORMS if isinstance(norm, _BatchNorm) else KNOWN_TOKEN_NORMS
     methods = ("forward", "transform", "apply_affine") if isinstance(norm, Norm) else ("forward",)
     places = {getattr(norm, method).__module__ for method in methods}
@@ -84,7 +84,7 @@ def find_sites(model: nn.Module) -> list[Site]:
         paths.setdefault(module, []).append(path)
     found: list[Site] = []
     for module, where in paths.items():
-        # A norm may be made of others: the outer one speaks for them.
+        # A norm may be made of others: only the outer one is a site.
         inside = any(where[0].startswith(f"{path}.") for outer in found for path in outer.paths)
         site = None if inside else _read(module, tuple(where))
         if site is not None:
@@ -126,7 +126,7 @@ def _read(norm: nn.Module, paths: tuple[str, ...]) -> Site | None:
     if not hasattr(norm, "affine_map") and not known_forward(norm):
         site.trouble = f"{type(norm).__name__} has a forward of its own, which may do more than normalise"
     if any(not isinstance(getattr(hook, "__self__", None), SiteHook) for hook in _hooks(norm)):
-        site.trouble = "somebody has hooked onto it"
+        site.trouble = "a forward hook is registered on it"
     return site
 
 
