@@ -46,7 +46,7 @@ def _convolution(value: Tensor) -> Tensor:
     """A linear on pixels (row, column, channel) of a patch -> a convolution (c, channel, row, column)."""
     patch = math.isqrt(value.shape[1] // 3)
     if 3 * patch**2 != value.shape[1]:
-        return value  # its shape will be complained about
+        return value  # its shape will be reported
     return value.unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2)
 
 

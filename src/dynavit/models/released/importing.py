@@ -35,7 +35,7 @@ def import_released(
     Image size and number of classes are read from the shapes; so are `arch` and `norm` where they decide. Where they do not,
     the error lists the candidates: `layer`, `insnorm` and `gnorm` look alike, as do models that differ in heads only. (So
     do the PVT paper's own checkpoints, which are not meant here: they have other heads than the DTN release.)
-    What was done is in the model's `import_report`: arch, norm, norm_blocks, `assumed` (defaults that no key confirms),
+    The model's `import_report` says what was done: arch, norm, norm_blocks, `assumed` (defaults that no key confirms),
     `dropped` keys, and `renamed` ones as release's name -> ours. A DVT's costs, accuracies and thresholds are in `released`.
 
     Args:

@@ -44,7 +44,7 @@ def as_is(value: Tensor) -> Tensor:
 def _position(value: Tensor) -> Tensor:
     """Columns (w0, w1, w2) of (dx, dy, d^2), source to target -> [a_0, a_1, a_2] of (d^2, dx, dy), target to source."""
     if value.dim() != 2 or value.shape[1] != 3:
-        return value  # its shape will be complained about
+        return value  # its shape will be reported
     return torch.stack([value[:, 2], -value[:, 0], -value[:, 1]], 1)
 
 
