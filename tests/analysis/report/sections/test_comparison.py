@@ -22,7 +22,7 @@ def titled(comparison, of_task=()):
 
 
 def painted(figure):
-    """What matplotlib is told: (label of the x axis, large dots)."""
+    """(label of the x axis, places of the large dots), as matplotlib is told."""
     from matplotlib.figure import Figure
 
     sheet = Figure()
