@@ -9,7 +9,7 @@ import numpy as np
 
 from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
-from dynavit.models.calibration import released_thresholds, simulate, trade_off
+from dynavit.models.cascade.calibration import released_thresholds, simulate, trade_off
 
 IMAGES, BUDGETS = 50_000, 59
 COST = (0.468, 1.446, 3.455)  # GMACs of dvt_t2t_vit_12

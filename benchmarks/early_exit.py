@@ -20,10 +20,11 @@ from dynavit.analysis.statistics import mean, t_quantile
 from dynavit.bench.exits import exit_gmacs
 from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
-from dynavit.runs.calibrate import Subject
 from dynavit.common.files import write_json
-from dynavit.models.calibration import simulate, trade_off
-from dynavit.models.exit_policy import EVERYONE, NOBODY, ExitPolicy
+from dynavit.models.cascade.calibration import simulate, trade_off
+from dynavit.models.cascade.policy import EVERYONE, NOBODY, ExitPolicy
+from dynavit.runs.calibrate import Exits
+from dynavit.runs.subject import Subject
 
 KIND = "max_softmax"
 TIMED = {64: 512, 1: 32}  # batch size -> images
@@ -61,7 +62,7 @@ def times(cascade, single, images, policy, saving, batch):
 
 @torch.no_grad()
 def judge(cascade_run, single_run, data_dir):
-    ours, theirs = (Subject.open(run, ("val", "test"), None, data_dir, None) for run in (cascade_run, single_run))
+    ours, theirs = (Exits.open(Subject(run=run, data_dir=data_dir), ("val", "test")) for run in (cascade_run, single_run))
     cascade, single = ours.cascade, theirs.cascade
     val, test = (ours.look_at(split, KIND) for split in ("val", "test"))
     goal, single_test = (theirs.look_at(split, KIND).correct.mean() for split in ("val", "test"))

@@ -18,9 +18,9 @@ import dynavit
 from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
 from dynavit.common.files import write_json
-from dynavit.deploy.onnx_export import write_onnx
-from dynavit.deploy.quantise import quantise_onnx
-from dynavit.deploy.runner import OnnxPart
+from dynavit.deploy.bundle.runner import OnnxPart
+from dynavit.deploy.export.quantise import quantise_onnx
+from dynavit.deploy.export.write_onnx import write_onnx
 
 NORMS = ["bn", "un", "zscore", "minmax", "repbn", "prepbn", "ldfn"]
 MODELS = {"ViT-S/16": "vit_small_patch16_224", "PVT-Tiny": "pvt_tiny", "Swin-T": "swin_tiny_patch4_window7_224"}

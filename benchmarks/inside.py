@@ -1,6 +1,6 @@
 """Do norms change what happens inside, and robustness? Statistics of trained runs, norm by norm, over seeds.
 
-    dynavit eval RUN --robust --baseline LN_RUN            for each run first, if corruption errors are wanted
+    dynavit robust LN_RUN RUN                              for each run first, if corruption errors are wanted
     python benchmarks/inside.py --baseline runs/ln-seed{0,1,2} --other runs/dtn-seed{0,1,2} --data-dir DIR --out FILE
 
 Runs are paired by their seeds. Differences are other minus baseline, with Student's 95 % interval. Only layers where the two
@@ -19,15 +19,15 @@ from dynavit.analysis.statistics import mean, paired_difference
 from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
 from dynavit.runs.model_files import ModelCard, load
-from dynavit.runs.subject import open_run
 from dynavit.runs.robustness import read_robust
+from dynavit.runs.subject import Subject
 
 BATCH = 64
 
 
 def statistics_of(run, images, norm_paths, data_dir):
     """{name: number} of one run, from images evenly over its test split."""
-    opened = open_run(run, data_dir=data_dir)
+    opened = Subject(run=run, data_dir=data_dir).open()
     everything = torch.cat([batch.inputs for (batch,) in opened.loader("test", 500).epoch()])
     some = everything[torch.linspace(0, len(everything) - 1, images).round().long()]
     found = look_inside(opened.model, some.split(BATCH), some[:8], layers=norm_paths)
@@ -52,7 +52,7 @@ def statistics_of(run, images, norm_paths, data_dir):
 
 
 def robustness_of(run):
-    """Errors that `dynavit eval --robust` has left behind."""
+    """Errors that `dynavit robust` has left behind."""
     found = read_robust(run)
     if not found:
         return {}

@@ -11,54 +11,85 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .runs.analyze import analyze_runs as analyze_runs
     from .analysis.inside.look import look_inside as look_inside
-    from .runs.config import TrainConfig as TrainConfig
+    from .common.batch import Batch as Batch
+    from .common.metric import Metric as Metric
+    from .common.plugins import load_plugin as load_plugin
+    from .common.task import Evaluator as Evaluator
+    from .common.task import Task as Task
     from .convert import plan_swap as plan_swap
     from .convert import swap_norms as swap_norms
-    from .deploy.folding import fold as fold
-    from .runs.model_files import load as load
-    from .runs.model_files import load_released as load_released
+    from .data.dataset import DataSet as DataSet
+    from .data.dataset import MemorySplit as MemorySplit
+    from .data.open import register_data as register_data
+    from .deploy.fold.folding import fold as fold
     from .models import create_model as create_model
     from .models import import_released as import_released
     from .models import list_models as list_models
+    from .models import register_model as register_model
     from .norms import DynamicTokenNorm as DynamicTokenNorm
     from .norms import Norm as Norm
     from .norms import create_norm as create_norm
     from .norms import list_norms as list_norms
     from .norms import recalibrate as recalibrate
+    from .norms import register_norm as register_norm
+    from .runs.analyze import analyze_runs as analyze_runs
+    from .runs.config import TrainConfig as TrainConfig
+    from .runs.evaluate import evaluate_run as evaluate_run
+    from .runs.model_files import load as load
+    from .runs.model_files import load_released as load_released
     from .runs.robustness import evaluate_robust as evaluate_robust
-    from .runs.train import evaluate_run as evaluate_run
     from .runs.train import train_run as train_run
+    from .tasks.image import ImageTask as ImageTask
+    from .tasks.table import register_task as register_task
 
     __version__: str
 
 # The same names for the interpreter; a test keeps the two lists equal.
 _HOMES = {
+    "Batch": ".common.batch",
+    "DataSet": ".data.dataset",
     "DynamicTokenNorm": ".norms",
+    "Evaluator": ".common.task",
+    "ImageTask": ".tasks.image",
+    "MemorySplit": ".data.dataset",
+    "Metric": ".common.metric",
     "Norm": ".norms",
+    "Task": ".common.task",
     "TrainConfig": ".runs.config",
     "analyze_runs": ".runs.analyze",
     "create_model": ".models",
     "create_norm": ".norms",
     "evaluate_robust": ".runs.robustness",
-    "evaluate_run": ".runs.train",
-    "fold": ".deploy.folding",
+    "evaluate_run": ".runs.evaluate",
+    "fold": ".deploy.fold.folding",
     "import_released": ".models",
     "list_models": ".models",
     "list_norms": ".norms",
     "load": ".runs.model_files",
+    "load_plugin": ".common.plugins",
     "load_released": ".runs.model_files",
     "look_inside": ".analysis.inside.look",
     "plan_swap": ".convert",
     "recalibrate": ".norms",
+    "register_data": ".data.open",
+    "register_model": ".models",
+    "register_norm": ".norms",
+    "register_task": ".tasks.table",
     "swap_norms": ".convert",
     "train_run": ".runs.train",
 }
 
 __all__ = [
+    "Batch",
+    "DataSet",
     "DynamicTokenNorm",
+    "Evaluator",
+    "ImageTask",
+    "MemorySplit",
+    "Metric",
     "Norm",
+    "Task",
     "TrainConfig",
     "__version__",
     "analyze_runs",
@@ -71,10 +102,15 @@ __all__ = [
     "list_models",
     "list_norms",
     "load",
+    "load_plugin",
     "load_released",
     "look_inside",
     "plan_swap",
     "recalibrate",
+    "register_data",
+    "register_model",
+    "register_norm",
+    "register_task",
     "swap_norms",
     "train_run",
 ]

@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 
 import dynavit
-from dynavit.runs.calibrate import read_policy
 from dynavit.cli.main import main
 from dynavit.data.config import DataConfig
 from dynavit.data.digits import open_digits
-from dynavit.models.exit_policy import ExitPolicy
+from dynavit.models.cascade.policy import ExitPolicy
+from dynavit.runs.calibrate import read_policy
 
 SPLITS = "[[[5,8,0]],[[8,8,0]]]"  # the first exit sees only a corner, so the second is better
 
@@ -57,7 +57,7 @@ def test_search_prints_what_it_stores(run, copy):
     assert "thresholds for at least 85.00% accuracy, found on 144 images (val of digits, seed 0)" in told
     assert ["1", f"{policy.thresholds[0]:.4f}", f"{policy.shares[0]:.1%}"] in rows(told)
     assert ["2", "all", f"{policy.shares[1]:.1%}"] in rows(told)
-    assert "test of digits, 360 images really leaving" in told and "ms at batch 32" in told
+    assert "test of digits, 360 images, early exit executed" in told and "ms at batch 32" in told
     early = ["early", "exit", f"{result['accuracy']:.2%}", f"{result['gmacs']:.4g}", f"{result['milliseconds']:.4g}"]
     assert early in rows(told)
     assert told.endswith(f"report: {copy / 'report.html'}\n")
@@ -66,22 +66,22 @@ def test_search_prints_what_it_stores(run, copy):
 
 def test_stored_thresholds_on_another_split(run, copy):
     before = (copy / "policy.json").read_text()
-    code, told, _ = run("calibrate", copy, "--mode", "evaluate", "--judge", "val")
+    code, told, _ = run("calibrate", "judge", copy, "--split", "val")
     assert code == 0
-    assert "val of digits, 144 images really leaving" in told
+    assert "val of digits, 144 images, early exit executed" in told
     assert (copy / "policy.json").read_text() == before
 
 
 def test_stored_results_are_printed_without_running_anything(run, copy):
     shutil.rmtree(copy / "checkpoints")
-    code, told, _ = run("calibrate", copy, "--mode", "stored")
+    code, told, _ = run("calibrate", "show", copy)
     assert code == 0
     assert "thresholds for at most 6.2e-05 GMACs per image" in told
-    assert "test of digits, 360 images really leaving" in told
+    assert "test of digits, 360 images, early exit executed" in told
 
 
 def test_stored_results_of_a_released_file(run, tmp_path, monkeypatch):
-    from dynavit import model_files
+    from dynavit.runs import model_files
 
     numbers = {
         "flops": [0.5, 1.5],
@@ -94,13 +94,13 @@ def test_stored_results_of_a_released_file(run, tmp_path, monkeypatch):
     monkeypatch.setattr(model_files, "load_released", lambda path: model)
     file = tmp_path / "released.pth.tar"
     file.touch()
-    code, told, _ = run("calibrate", file, "--mode", "stored")
+    code, told, _ = run("calibrate", "show", file)
     assert code == 0
     assert ["2", "1.5", "79.60"] in rows(told)
     assert ["1", "0.75", "75.50", "0.2500,", "all"] in rows(told)
     assert ["2", "1.5", "79.60", "none,", "all"] in rows(told)
     del numbers["flops"]
-    assert run("calibrate", file, "--mode", "stored")[0] == 2
+    assert run("calibrate", "show", file)[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,6 @@ def test_stored_results_of_a_released_file(run, tmp_path, monkeypatch):
         (["--gmacs", "1e-9"], "no thresholds cost at most 1e-09 per image"),
         (["--p", "0"], "p goes from 1 to 59"),
         (["--p", "20", "--judge", "tset"], "digits has no split 'tset'"),
-        (["--mode", "evaluate", "--p", "20"], "a goal is for --mode search"),
-        (["--mode", "stored"], "has no policy.json; find thresholds with `dynavit calibrate"),
-        (["--mode", "evaluate"], "has no policy.json"),
-        (["--mode", "guess"], "--mode"),
     ],
 )
 def test_mistakes(run, cascade, words, message):
@@ -122,6 +118,15 @@ def test_mistakes(run, cascade, words, message):
     assert (code, told) == (2, "")
     assert message in problem.splitlines()[-1]
     assert not (cascade / "policy.json").exists()
+
+
+def test_thresholds_that_are_not_there(run, cascade):
+    assert "has no policy.json; find thresholds with `dynavit calibrate" in run("calibrate", "show", cascade)[2]
+    assert "has no policy.json" in run("calibrate", "judge", cascade)[2]
+    assert "unknown option 'p'" in run("calibrate", "judge", cascade, "--p", "20")[2]
+    assert run("calibrate")[2].startswith(
+        "dynavit: 'dynavit calibrate' needs a thing to do with thresholds: search, judge, show"
+    )
 
 
 def test_a_model_without_exits_is_refused(run, trained):
@@ -182,7 +187,7 @@ def test_predict_leaves_where_the_stored_thresholds_say(run, copy, pictures):
 
 @pytest.mark.parametrize(("threshold", "expected"), [(0.0, [8, 0]), (2.0, [8, 8])])
 def test_predict_runs_no_exit_in_vain(run, copy, pictures, monkeypatch, threshold, expected):
-    from dynavit.models.exit import Exit
+    from dynavit.models.cascade.exit import Exit
 
     (copy / "policy.json").write_text(ExitPolicy((threshold, -1)).to_json())
     calls, forward = [], Exit.forward

@@ -27,7 +27,7 @@ def write_folder(root: Path, counts: dict[str, dict[str, int]]) -> Path:
 
 
 def one_colour(number: int) -> Image.Image:
-    """What a `MapSplit` may read by; number 2 is broken. Here, because a worker has to find it by its module's name."""
+    """The `read` of a `MapSplit`; number 2 is broken. It stands here because a worker has to find it by its module's name."""
     if number == 2:
         raise ValueError(f"cannot read sample {number}")
     return Image.new("RGB", (8, 8), (number, 0, 0))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from data.image_files import one_colour, write_folder
+from dynavit.common.data import LoaderOptions
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.dataset import DataSet, MapSplit
 from dynavit.data.file_loader import FileLoader
@@ -33,7 +34,8 @@ def loader(data: DataSet, train=True, batch_size=7, seed=0, augment=None, worker
     augment = augment or AugmentConfig(recipe="deit", erase=0.5)
     config = DataConfig(workers=workers, strict=strict)
     split = split or data.splits["train"]
-    return FileLoader(split, data, train=train, batch_size=batch_size, seed=seed, augment=augment, config=config, **options)
+    how = LoaderOptions(train=train, batch_size=batch_size, seed=seed, augment=augment, config=config, **options)
+    return FileLoader(split, data, how)
 
 
 def images_by_sample(steps) -> dict[int, torch.Tensor]:
@@ -205,8 +207,8 @@ def test_broken_images_are_left_out_and_named(damaged, workers):
 def test_no_tensor_is_sent_to_workers(damaged):
     """Sending one moves its memory, in another thread, while the next request is cut from the same tensor."""
     made = loader(damaged, train=True, batch_size=3)
-    made._answers(0, step_parts(torch.arange(8), 3, 0, 0, 1, 1))
-    (request,) = made.requests
+    next(made.readers.answers(0, step_parts(torch.arange(8), 3, 0, 0, 1, 1)))
+    (request,) = made.readers.requests
     assert request == (0, [0, 1, 2], list(damaged.splits["train"].paths[:3]))
     assert all(type(draw) is int for draw in request.draws)
 

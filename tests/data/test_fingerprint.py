@@ -50,7 +50,7 @@ def opened(folder: Path) -> FileSplit:
 
 def test_a_folder_may_lie_anywhere(folder, tmp_path, monkeypatch):
     known = fingerprint(opened(folder))
-    assert fingerprint(opened(shutil.copytree(folder, tmp_path / "elsewhere"))) == known  # which keeps times
+    assert fingerprint(opened(shutil.copytree(folder, tmp_path / "elsewhere"))) == known  # copytree keeps times
     monkeypatch.chdir(tmp_path)
     assert fingerprint(opened(Path("data"))) == known
 

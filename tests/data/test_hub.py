@@ -98,7 +98,7 @@ def test_the_network_is_used_only_when_asked(hub):
     hub.kept = {"train": Rows([as_bytes(0)] * 4, [0, 1, 0, 1]), "val": Rows([as_bytes(0)] * 2, [0, 1])}
     open_hub("x", None, DataConfig(download=True))
     assert hub.seen == [("x", None, False)]
-    with pytest.raises(ValueError, match="data hfds/absent: Couldn't reach .*; data.download fetches it from the Hub"):
+    with pytest.raises(ValueError, match="data hfds/absent: Couldn't reach .*; --download fetches it from the Hub"):
         open_hub("absent", None, DataConfig())
 
 

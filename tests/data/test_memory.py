@@ -1,13 +1,11 @@
-"""What happens to pixels, against plain loops over single images."""
+"""Operations on pixels, against plain loops over single images."""
 
 import itertools
 
 import pytest
 import torch
 
-from dynavit.data.config import DataConfig
-from dynavit.data.dataset import MemorySplit
-from dynavit.data.memory import canvas_size, erase, memory_dataset, normalise, pad, place, resize
+from dynavit.data.memory import canvas_size, erase, normalise, pad, place, resize
 
 
 def some_images(count=6, channels=3, height=5, width=7):
@@ -76,31 +74,3 @@ def test_erase_clears_the_rectangle_of_the_formula():
             expected[:, top : top + height, left : left + width] = 0
         assert torch.equal(image, expected)
     assert images.min() == 1  # the input is left alone
-
-
-def data_set(**options):
-    split = MemorySplit(some_images(20, 1, 8, 8), torch.arange(20) % 2)
-    return memory_dataset("x", split, split, ["a", "b"], (0.5,), (0.5,), DataConfig(**options))
-
-
-@pytest.mark.parametrize(
-    ("size", "note"),
-    [
-        (None, None),
-        (8, None),
-        (10, "images of 8x8 pixels are padded to 10x10"),
-        (32, "images of 8x8 pixels are resized to 32x32"),
-        (4, "images of 8x8 pixels are resized to 4x4"),
-    ],
-)
-def test_the_size_of_a_data_set(size, note):
-    data = data_set(image_size=size)
-    assert data.image_size == (size or 8, size or 8)
-    assert data.notes[1:] == ((note,) if note else ())
-    assert data.splits["train"].images.shape[-2:] == (8, 8)
-
-
-def test_a_size_is_positive():
-    for size in (0, -1):
-        with pytest.raises(ValueError, match="at least 1"):
-            data_set(image_size=size)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dynavit.common.data import LoaderOptions
 from dynavit.data.config import AugmentConfig
 from dynavit.data.dataset import DataSet, MemorySplit
 from dynavit.data.memory_loader import MemoryLoader
@@ -21,8 +22,8 @@ DATA = DataSet("x", {"train": SPLIT}, list("abcd"), (SIDE, SIDE), (0.5, 0.4, 0.3
 
 
 def loader(data=DATA, **options):
-    defaults = {"train": True, "batch_size": 8, "seed": 3, "augment": AugmentConfig(), "device": "cpu", "dtype": torch.float64}
-    return MemoryLoader(SPLIT, data, **(defaults | options))
+    defaults = {"train": True, "batch_size": 8, "seed": 3, "augment": AugmentConfig(), "config": None, "dtype": torch.float64}
+    return MemoryLoader(SPLIT, data, LoaderOptions(**(defaults | options)))
 
 
 def batches(loader, epoch=0, start=0):

@@ -21,7 +21,7 @@ def batch_of(size: int, dtype: torch.dtype = torch.float64) -> Batch:
 
 
 def parameters(augment: AugmentConfig, seed: int, batch: Batch, place: tuple[int, int, int]):
-    """What the mixer draws at this place: cutmix or not, λ, and the mask of pixels that stay."""
+    """Numbers that the mixer draws at this place: cutmix or not, λ, and the mask of pixels that stay."""
     random = np.random.default_rng(derive_seed(seed, *place))
     cut, lam = draw_strength(augment, random)
     stays = torch.full(batch.inputs.shape[-2:], lam, dtype=torch.float64)

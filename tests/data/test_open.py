@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
+from dynavit.common.data import LoaderOptions
 from dynavit.common.registry import UnknownNameError
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.dataset import DataSet, FileSplit
@@ -17,10 +17,17 @@ from dynavit.data.memory_loader import MemoryLoader
 from dynavit.data.open import DATA, list_data, open_data
 
 
-def test_every_name_has_an_opener():
+def test_every_name_has_an_opener_and_a_line_about_it():
     assert set(list_data()) == {"digits", "fashion_mnist", "cifar10", "cifar100", "folder", "imagenet", "list"}
-    for entry in DATA.values():
-        assert callable(getattr(import_module(f"dynavit.data.{entry.module}"), entry.function))
+    assert list_data()["digits"] == "1,797 handwritten digits, 8x8, part of the package"
+    for name, about in list_data().items():
+        assert callable(DATA[name]) and DATA.guest(name) is None and 20 < len(about) < 80 and not about.endswith(".")
+
+
+@pytest.mark.parametrize("name", ["digits", "hfds/some/set"])
+def test_options_that_nobody_takes_are_refused(name):
+    with pytest.raises(ValueError, match=f"loading.options: the data set {name} has no options of its own, but got length"):
+        open_data(name, None, DataConfig(options={"length": 3}))
 
 
 def test_unknown_names_get_the_nearest():
@@ -53,7 +60,8 @@ def test_loaders_fit_their_splits(tmp_path):
     options = {"train": True, "batch_size": 7, "seed": 2, "dtype": torch.float64, "rank": 1, "world": 2, "accumulate": 3}
     loader = make_loader(digits, "val", augment=AugmentConfig(erase=0.5), **options)
     assert isinstance(loader, MemoryLoader)
-    direct = MemoryLoader(digits.splits["val"], digits, augment=AugmentConfig(erase=0.5), device="cpu", **options)
+    how = LoaderOptions(augment=AugmentConfig(erase=0.5), config=DataConfig(), **options)
+    direct = MemoryLoader(digits.splits["val"], digits, how)
     for ours, theirs in zip(loader.epoch(1), direct.epoch(1), strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert torch.equal(one.inputs, other.inputs) and torch.equal(one.index, other.index)

@@ -1,4 +1,4 @@
-"""Which samples belong to which step, and their random numbers."""
+"""The samples of each step, and their random numbers."""
 
 import pytest
 import torch

@@ -9,8 +9,8 @@ import pytest
 
 from data.image_files import write_folder
 from dynavit.data import timm_scheme
-from dynavit.data.config import AugmentConfig, DataConfig
-from dynavit.data.file_loader import FileLoader
+from dynavit.data.config import DataConfig
+from dynavit.data.loader import make_loader
 from dynavit.data.read_image import read_image
 from dynavit.data.timm_scheme import open_scheme
 
@@ -33,9 +33,7 @@ def test_train_and_test_of_torchvision(tmp_path):
     for split in data.splits.values():
         pixels = [np.asarray(split.read(key)) for key in split.keys]
         assert [int(image[5, 5, 1]) % 10 for image in pixels] == split.labels.tolist()
-    loader = FileLoader(
-        data.splits["test"], data, train=False, batch_size=4, seed=0, augment=AugmentConfig(), config=DataConfig(workers=1)
-    )
+    loader = make_loader(data, "test", train=False, batch_size=4, config=DataConfig(workers=1))
     batches = [batch for (batch,) in loader.epoch()]
     assert [len(batch.inputs) for batch in batches] == [4, 4, 2] and batches[0].inputs.shape[1:] == (3, 28, 28)
 
@@ -58,7 +56,7 @@ def test_unequal_classes(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(ValueError, match="torchvision finds nothing in .*; data.download fetches it"):
+    with pytest.raises(ValueError, match="torchvision finds nothing in .*; --download fetches it"):
         open_scheme("torch/mnist", tmp_path, DataConfig())
     with pytest.raises(ValueError, match="data torch/nosuch: Unknown torchvision dataset nosuch"):
         open_scheme("torch/nosuch", tmp_path, DataConfig())

@@ -1,10 +1,15 @@
 """Models whose norms have something to fold, and small modules built from named pieces."""
 
+import copy
+from unittest import mock
+
 import torch
 from torch import nn
 
 import dynavit
 from convert.models import timm_model
+from dynavit.convert.trace import sample_input, tensors_in
+from dynavit.deploy.fold.plan import FoldPlan, apply_fold_plan
 from dynavit.norms import Norm
 
 VIT = {"num_classes": 5, "img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "heads": 2}
@@ -55,6 +60,36 @@ class Through(nn.Module):
 
     def forward(self, x):
         return self.run(self, x)
+
+
+def fold(model, *, fresh=None, images=None, **options):
+    """`dynavit.fold`, whose plan must build the same model again: from JSON, without looking at a graph, bit by bit.
+
+    `fresh` builds another model of the kind, by default a copy full of noise; `images` are compared, by default the example.
+    """
+    folded = dynavit.fold(model, **options)
+    plan = FoldPlan.from_json(folded.fold_plan.to_json())
+    assert plan.to_dict() == folded.fold_plan.to_dict()
+    like = next(iter(folded.state_dict().values()))
+    with torch.random.fork_rng():
+        other = noise(model) if fresh is None else fresh()
+        with mock.patch("torch.export.export", side_effect=AssertionError("a plan needs no graph")):
+            loaded = apply_fold_plan(other.train(), plan).to(like.dtype)
+    loaded.load_state_dict(folded.state_dict())
+    assert str(loaded) == str(folded) and not any(module.training for module in loaded.modules())
+    x = next(x for x in (images, options.get("example"), sample_input(model, None)) if x is not None)
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(tensors_in(folded(x)), tensors_in(loaded(x)), strict=True))
+    return folded
+
+
+def noise(model):
+    """A copy with the same structure that has nothing of the model's values."""
+    other = copy.deepcopy(model)
+    for tensor in [*other.parameters(), *other.buffers()]:
+        if tensor.is_floating_point():
+            tensor.data.uniform_(2, 3)
+    return other
 
 
 def difference(model, folded, x):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from dynavit.deploy.bundle.exit_rule import ExitRule
+from dynavit.deploy.bundle.manifest import MANIFEST, is_bundle, read_manifest, write_manifest
+from dynavit.deploy.bundle.runner import Bundle, load_bundle
 from dynavit.deploy.directory import new_directory
-from dynavit.deploy.exit_rule import ExitRule
 from dynavit.deploy.extras import require
-from dynavit.deploy.manifest import MANIFEST, is_bundle, read_manifest, write_manifest
-from dynavit.deploy.runner import Bundle, load_bundle
-from dynavit.models.exit_policy import CONFIDENCES, ExitPolicy
+from dynavit.models.cascade.policy import CONFIDENCES, ExitPolicy
 
 
 @pytest.fixture

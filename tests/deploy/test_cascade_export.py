@@ -6,10 +6,10 @@ import torch
 
 import dynavit
 from deploy.test_export import SIZE, exported
-from dynavit.deploy.bundle import EARLY_EXIT
-from dynavit.deploy.cascade_export import EarlyExit, ExitPart
-from dynavit.deploy.runner import OnnxPart
-from dynavit.models.exit_policy import ExitPolicy
+from dynavit.deploy.bundle.runner import OnnxPart
+from dynavit.deploy.export.cascade import ExitPart, StoppingCascade
+from dynavit.deploy.export.write_model import EARLY_EXIT
+from dynavit.models.cascade.policy import ExitPolicy
 
 TWO = (((4, 4, 0),), ((2, 2, 0),))
 THREE = (((8, 8, 0),), *TWO)
@@ -107,4 +107,4 @@ def test_names_of_what_passes_between_exits():
 
 def test_a_policy_for_another_cascade_is_refused():
     with pytest.raises(ValueError, match="thresholds for 2 exits, the cascade has 3"):
-        EarlyExit(cascade(THREE), ExitPolicy((0.5, -1.0)))
+        StoppingCascade(cascade(THREE), ExitPolicy((0.5, -1.0)))

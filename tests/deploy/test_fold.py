@@ -11,10 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import dynavit
-from deploy.fold_models import Through, all_bn, difference, settled, small_swin, small_vit
-from dynavit import fold
-from dynavit.deploy.program import trace
-from dynavit.deploy.refold import fold_structure
+from deploy.fold_models import Through, all_bn, difference, fold, noise, settled, small_swin, small_vit
+from dynavit.deploy.export.program import trace
+from dynavit.deploy.fold.stored import folded_structure
 from dynavit.norms.factory import norm_class_of
 
 C = 6
@@ -64,7 +63,7 @@ def test_no_norm_remains_in_transformers(build, size):
     model = build()
     before = copy.deepcopy(model.state_dict())
     random_state = torch.random.get_rng_state()
-    folded = fold(model)
+    folded = fold(model, fresh=build)
     assert torch.equal(torch.random.get_rng_state(), random_state)
     report = folded.fold_report
     assert report.count("folded") == len(report.rows) == len(model.swap_plan.swapped()) and report.error <= report.limit
@@ -126,7 +125,7 @@ def test_every_foldable_norm_folds():
     assert {row.path: row.action for row in folded.fold_report.rows} == dict.fromkeys(names, "folded")
 
 
-# Where a map may go
+# Places a map may go to
 
 
 def test_forward_into_every_reader_and_missing_biases_are_made():
@@ -336,7 +335,7 @@ def test_what_folds_follows_from_the_graph_and_not_from_values():
         return Through(lambda m, x: m.read(m.second(_as_map(m.wide, m.norm(x)).tanh())), **parts).double()
 
     folded = fold(settled(build()), example=TOKENS)
-    loaded = fold_structure(build().float(), TOKENS.shape[1:]).double()
+    loaded = folded_structure(build().float(), {}, TOKENS.shape[1:]).double()
     loaded.load_state_dict(folded.state_dict())
     assert difference(folded, loaded, TOKENS) == 0 and folded.read.bias is not None
     assert [row.action for row in loaded.fold_report.rows] == ["left", "folded"]
@@ -344,7 +343,7 @@ def test_what_folds_follows_from_the_graph_and_not_from_values():
 
 @st.composite
 def programs(draw):
-    """What happens to tokens on a 3 x 3 grid, piece by piece."""
+    """Names of `PIECES`, to be run one after the other on a 3 x 3 grid of tokens."""
     return draw(st.lists(st.sampled_from(sorted(PIECES)), min_size=2, max_size=6))
 
 
@@ -396,8 +395,8 @@ def test_any_program_computes_the_same(names):
 
 def test_folding_twice_changes_nothing():
     parts = {"norm": bn, "read": linear(bias=False), "ln": lambda: nn.LayerNorm(C), "head": linear()}
-    _, once, rows = folded_pair(lambda m, x: m.head(m.ln(m.read(m.norm(x)))), **parts)
-    twice = fold(once, example=TOKENS)
+    model, once, rows = folded_pair(lambda m, x: m.head(m.ln(m.read(m.norm(x)))), **parts)
+    twice = fold(once, example=TOKENS, fresh=lambda: noise(model))  # the plan of both folds
     assert {row.action for row in twice.fold_report.rows} <= {"left"} and rows["norm"].action == "folded"
     assert once.state_dict().keys() == twice.state_dict().keys()
     assert all(torch.equal(tensor, once.state_dict()[name]) for name, tensor in twice.state_dict().items())
@@ -410,7 +409,7 @@ def test_refusals_are_errors():
     model.eval().norm.train()
     with pytest.raises(ValueError, match="norm is in training mode"):
         fold(model, example=torch.randn(2, 4, C))
-    with pytest.raises(ValueError, match="nobody says what Through takes"):
+    with pytest.raises(ValueError, match="the input size of Through is unknown"):
         fold(model.eval())
     with pytest.raises(ValueError, match="maps 6 channels and receives"):
         fold(model, example=torch.randn(2, 4, 5))
@@ -436,7 +435,10 @@ def test_masks_and_hooks_forbid():
     model = settled(Through(run, **{name: make() for name, make in parts.items()})).double()
     model.hooked.register_forward_hook(lambda *_: None)
     rows = fold(model, example=TOKENS).fold_report.rows
-    assert [row.reason for row in rows] == ["it is called with a mask, and sets padding to zero", "somebody has hooked onto it"]
+    assert [row.reason for row in rows] == [
+        "it is called with a mask, and sets padding to zero",
+        "a forward hook is registered on it",
+    ]
     _, folded, _ = folded_pair(lambda m, x: m.read(m.norm(x)), norm=bn, read=linear())
     with pytest.raises(ValueError, match="without a mask"):
         folded.norm(TOKENS, mask=mask)

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from convert.models import timm_model
-from deploy.fold_models import Through, difference, settled
-from dynavit import fold
-from dynavit.deploy.fuse_branches import fuse_branches
+from deploy.fold_models import Through, difference, fold, settled
+from dynavit.deploy.fold.fuse_branches import fuse_branches
 
 C = 6
 IMAGE = torch.randn(2, C, 5, 7, generator=torch.Generator().manual_seed(0)).double()

@@ -5,11 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from PIL import Image
 
-from deploy.test_export import CLASSES, SIZE, built
-from dynavit.deploy.bundle import write_model
-from dynavit.deploy.manifest import write_manifest
+from deploy.test_export import CLASSES, SIZE
+from dynavit.deploy.bundle.manifest import write_manifest
+from dynavit.deploy.export.write_model import write_model
 
 TRAINING = ("dynavit.engine", "dynavit.tasks", "dynavit.data", "dynavit.analysis", "dynavit.models", "timm", "torchvision")
 OPTIONS = {
@@ -24,14 +25,15 @@ OPTIONS = {
 def bundle(tmp_path_factory):
     directory = tmp_path_factory.mktemp("bundle")
     preprocess = {"kind": "memory", "stored_size": [8, 8], "image_size": [8, 8], "mean": [0.5], "std": [0.5]}
-    facts = write_model(built("ln"), directory, SIZE, CLASSES, format="onnx", policy=None)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, len(CLASSES))).eval()
+    facts = write_model(model, directory, SIZE, CLASSES, format="onnx", policy=None)
     write_manifest(directory, {**facts, "preprocess": preprocess})
     Image.linear_gradient("L").save(directory.parent / "x.png")
     return directory
 
 
 def run(code):
-    """What the code prints before, as JSON, and which modules it has loaded."""
+    """The JSON that the code prints, and the modules it has loaded."""
     report = f"{code}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -45,7 +47,7 @@ def of_training(modules):
 
 def test_in_python(bundle):
     code = f"""import json
-from dynavit.deploy.runner import load_bundle
+from dynavit.deploy.bundle.runner import load_bundle
 print(json.dumps(load_bundle({str(bundle)!r}).predict_files([{str(bundle.parent / "x.png")!r}])))"""
     (answer,), modules = run(code)
     assert answer["label"] in CLASSES and len(answer["top"]) == 5

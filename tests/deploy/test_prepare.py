@@ -5,10 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dynavit.data.folder import EXTENSIONS as TRAINING_EXTENSIONS
 from dynavit.data.preprocess import preprocess
 from dynavit.data.read_image import read_image
-from dynavit.deploy.prepare import EXTENSIONS, image_files, prepare, read_rgb
+from dynavit.deploy.bundle.prepare import prepare, read_rgb
 
 
 def noise(mode, size, seed=0):
@@ -71,17 +70,3 @@ def test_what_is_no_image(tmp_path):
             messages.append(str(caught.value))
         assert messages[0] == messages[1]
         assert messages[0].startswith(f"cannot read image {tmp_path / name}: ")
-
-
-def test_directories_stand_for_their_images(tmp_path):
-    assert EXTENSIONS == TRAINING_EXTENSIONS
-    with pytest.raises(ValueError, match="there is no image in this directory"):
-        image_files([tmp_path])
-    for name in ("b.PNG", "a.jpg", "notes.txt"):
-        (tmp_path / name).touch()
-    assert image_files([str(tmp_path)]) == [tmp_path / "a.jpg", tmp_path / "b.PNG"]
-    assert image_files([tmp_path / "notes.txt"]) == [tmp_path / "notes.txt"]  # asked for by name
-    with pytest.raises(ValueError, match="there is no such file"):
-        image_files([tmp_path / "absent.png"])
-    with pytest.raises(ValueError, match="no images were given"):
-        image_files([])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from deploy.fold_models import Through
-from dynavit.deploy.verify import verify_fold
+from dynavit.deploy.fold.verify import verify_fold
 
 
 @pytest.fixture

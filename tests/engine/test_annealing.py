@@ -15,10 +15,10 @@ from dynavit.engine.config import EmaConfig, EngineConfig, TrainPlan
 from dynavit.engine.log import read_log
 from dynavit.engine.loop import train
 from dynavit.engine.processes import Processes
-from dynavit.runs.directory import RunDirectory
 from dynavit.norms import create_norm, list_norms
 from dynavit.norms.annealed import AnnealedNorm
 from dynavit.norms.factory import norm_class_of
+from dynavit.runs.directory import RunDirectory
 from engine.test_resume import assert_same_run
 from engine.tiny import CLASSES, FEATURES, TinyLoader, TinyTask, eval_loader
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from dynavit.engine.contract import Task
 from dynavit.engine.log import Log, module_scalars, read_log
 from dynavit.runs.directory import RunDirectory
 
@@ -55,7 +56,7 @@ class Reporting(nn.Module):
 
 def test_numbered_scalars_are_lists():
     model = nn.Sequential(Reporting(a_0=1.0, a_1=2.0, b_2=3.0, c=4.0), nn.ReLU(), Reporting())
-    assert module_scalars(model) == {"0": {"a": [1.0, 2.0], "b": [None, None, 3.0], "c": [4.0]}, "2": {}}
+    assert module_scalars(Task(model)) == {"0": {"a": [1.0, 2.0], "b": [None, None, 3.0], "c": [4.0]}, "2": {}}
 
 
 def test_scalars_do_not_track_gradients():
@@ -64,7 +65,7 @@ def test_scalars_do_not_track_gradients():
             assert not torch.is_grad_enabled()
             return {}
 
-    assert module_scalars(Layer()) == {"": {}}
+    assert module_scalars(Task(Layer())) == {"": {}}
 
 
 def test_tensorboard_missing_is_said_clearly(tmp_path, monkeypatch):

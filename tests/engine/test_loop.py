@@ -15,9 +15,9 @@ from dynavit.engine.finite import NonFiniteError
 from dynavit.engine.log import read_log
 from dynavit.engine.loop import steps, train
 from dynavit.engine.processes import Processes
-from dynavit.engine.progress import Silent
-from dynavit.runs.directory import RunDirectory
+from dynavit.engine.progress import Progress
 from dynavit.engine.schedule import lr_at
+from dynavit.runs.directory import RunDirectory
 from engine.tiny import TinyLoader, TinyTask, eval_loader
 
 
@@ -26,7 +26,7 @@ def plan(epochs=2.0, lr=0.01, optim=None, ema=0.0, **engine):
     return TrainPlan(epochs=epochs, lr=lr, optim=optim or OptimConfig(), ema=EmaConfig(decay=ema), engine=engine)
 
 
-class Recorder(Silent):
+class Recorder(Progress):
     def __init__(self):
         self.notes = []
 

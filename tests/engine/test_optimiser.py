@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from dynavit.engine.config import OptimConfig
+from dynavit.engine.contract import Task
 from dynavit.engine.optimiser import (
     layer_scales,
     load_optimiser_state,
@@ -73,7 +74,7 @@ def test_layers_learn_slower_towards_the_image():
     assert scales["head.weight"] == 1.0
     assert scales["blocks.1.weight"] == 0.5 and scales["blocks.0.bias"] == 0.25
     assert scales["token"] == scales["gate.mix"] == 0.125
-    optimiser = make_optimiser(model, OptimConfig(layer_decay=0.5), CPU)
+    optimiser = make_optimiser(Task(model), OptimConfig(layer_decay=0.5), CPU)
     set_lr(optimiser, 0.2)
     found = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
     assert found[id(model.token)] == 0.2 * 0.125 and found[id(model.head.weight)] == 0.2
@@ -82,7 +83,7 @@ def test_layers_learn_slower_towards_the_image():
 def rates(model, **options):
     """{parameter name: factor on its learning rate}"""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = make_optimiser(model, OptimConfig(**options), CPU).param_groups
+    groups = make_optimiser(Task(model), OptimConfig(**options), CPU).param_groups
     return {names[id(parameter)]: group["lr_scale"] for group in groups for parameter in group["params"]}
 
 
@@ -117,7 +118,7 @@ def test_backbone_lr_needs_a_model_that_knows_its_classifier():
 
 def test_an_unknown_algorithm_is_refused():
     with pytest.raises(ValueError, match=r"unknown optim\.algorithm 'sdg'\. Did you mean 'sgd'"):
-        make_optimiser(nn.Linear(2, 2), OptimConfig(algorithm="sdg"), CPU)
+        make_optimiser(Task(nn.Linear(2, 2)), OptimConfig(algorithm="sdg"), CPU)
 
 
 def test_layer_decay_needs_a_model_that_knows_its_layers():
@@ -127,7 +128,7 @@ def test_layer_decay_needs_a_model_that_knows_its_layers():
 
 def test_a_frozen_model_is_refused():
     with pytest.raises(ValueError, match="no parameter to train"):
-        parameter_groups(nn.Linear(2, 2).requires_grad_(False), 0.1)
+        make_optimiser(Task(nn.Linear(2, 2).requires_grad_(False)), OptimConfig(), CPU)
 
 
 def steps(model, optimiser, numbers):
@@ -144,7 +145,7 @@ def test_adamw_is_the_papers_in_float64():
     torch.manual_seed(0)
     layer = nn.Linear(3, 2, dtype=torch.float64)
     config = OptimConfig(weight_decay=0.3, betas=(0.8, 0.95), eps=1e-6)
-    optimiser = make_optimiser(layer, config, CPU)
+    optimiser = make_optimiser(Task(layer), config, CPU)
     w = {name: p.detach().clone() for name, p in layer.named_parameters()}
     m = {name: torch.zeros_like(p) for name, p in w.items()}
     v = {name: torch.zeros_like(p) for name, p in w.items()}
@@ -170,7 +171,7 @@ def test_sgd_with_momentum_in_float64():
     torch.manual_seed(0)
     model = Stack().double()
     config = OptimConfig(algorithm="sgd", momentum=0.7, weight_decay=0.3, backbone_lr=0.2)
-    optimiser = make_optimiser(model, config, CPU)
+    optimiser = make_optimiser(Task(model), config, CPU)
     plain = dict(model.named_parameters())
     start = {name: p.detach().clone() for name, p in plain.items()}
     w = {name: p.clone() for name, p in start.items()}
@@ -199,26 +200,26 @@ def test_state_by_name_continues_bit_for_bit(algorithm):
     straight = Stack()
     torch.manual_seed(0)
     broken = Stack()
-    first = make_optimiser(straight, config, CPU)
+    first = make_optimiser(Task(straight), config, CPU)
     steps(straight, first, range(6))
-    before = make_optimiser(broken, config, CPU)
+    before = make_optimiser(Task(broken), config, CPU)
     steps(broken, before, range(3))
-    state = optimiser_state(before, broken)
+    state = optimiser_state(before, Task(broken))
     assert set(state) == {"blocks.0.weight", "blocks.0.bias", "head.weight", "head.bias"}  # those that had a gradient
-    after = make_optimiser(broken, config, CPU)
-    load_optimiser_state(after, broken, state)
+    after = make_optimiser(Task(broken), config, CPU)
+    load_optimiser_state(after, Task(broken), state)
     steps(broken, after, range(3, 6))
     for (name, a), b in zip(straight.named_parameters(), broken.parameters(), strict=True):
         assert torch.equal(a, b), name
-    for name, values in optimiser_state(first, straight).items():
+    for name, values in optimiser_state(first, Task(straight)).items():
         for key, value in values.items():
-            assert torch.equal(value, optimiser_state(after, broken)[name][key]), (name, key)
+            assert torch.equal(value, optimiser_state(after, Task(broken))[name][key]), (name, key)
 
 
 @pytest.mark.parametrize("algorithm", ["adamw", "sgd"])
 def test_a_parameter_may_get_its_first_gradient_late(algorithm):
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
-    optimiser = make_optimiser(model, OptimConfig(algorithm=algorithm), CPU)
+    optimiser = make_optimiser(Task(model), OptimConfig(algorithm=algorithm), CPU)
     set_lr(optimiser, 0.1)
     late = model[1].weight.detach().clone()
     for layers in (model[:1], model):
@@ -232,4 +233,4 @@ def test_a_parameter_may_get_its_first_gradient_late(algorithm):
 def test_state_of_another_model_is_refused():
     layer = nn.Linear(2, 2)
     with pytest.raises(ValueError, match="not trained.*'other'"):
-        load_optimiser_state(make_optimiser(layer, OptimConfig(), CPU), layer, {"other": {}})
+        load_optimiser_state(make_optimiser(Task(layer), OptimConfig(), CPU), Task(layer), {"other": {}})

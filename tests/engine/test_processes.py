@@ -39,6 +39,7 @@ def test_one_process_places_a_task_as_asked():
     task = nn.Linear(2, 2)
     assert alone.place(task) is task and task.weight.dtype == torch.float64
     totals = {"a": torch.ones(2)}
+    assert alone.combine({**totals, "b": [1]}) == {**totals, "b": [1]}
     assert alone.sum(totals) is totals and alone.any(True) and not alone.any(False) and alone.join(["a"]) == ["a"]
 
 

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from dynavit.engine import progress
-from dynavit.engine.progress import Bar, Lines, Silent, choose_progress
+from dynavit.engine.progress import Bar, Lines, Progress, choose_progress
 
 TRAIN = {"kind": "train", "step": 20, "epoch": 0.5, "loss": 1.2345678, "lr": 1e-3, "time": {"images_per_second": 285.4}}
 EVAL = {
@@ -66,4 +66,4 @@ class Terminal(io.StringIO):
 def test_choice():
     assert type(choose_progress(stream=io.StringIO())) is Lines
     assert type(choose_progress(stream=Terminal())) is Bar
-    assert type(choose_progress(quiet=True, stream=Terminal())) is Silent
+    assert type(choose_progress(quiet=True, stream=Terminal())) is Progress

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from dynavit.common.batch import Batch
-from dynavit.engine.contract import Task
+from dynavit.common.metric import Metric
+from dynavit.engine.contract import Evaluator, Task
 
 FEATURES, CLASSES = 6, 3
 
@@ -41,14 +42,12 @@ class Tracker(nn.Module):
 
 
 class TinyTask(Task):
-    main_metric = "top1"
+    metrics = (Metric("top1", "top-1", percent=True),)
 
     def __init__(self, width: int = 8, dropout: float = 0.2, seed: int = 0, annealed: bool = True) -> None:
-        super().__init__()
         torch.manual_seed(seed)
-        self.model = nn.Sequential(
-            nn.Linear(FEATURES, width), Tracker(width, annealed), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, CLASSES)
-        )
+        layers = (Tracker(width, annealed), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, CLASSES))
+        super().__init__(nn.Sequential(nn.Linear(FEATURES, width), *layers))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.model(batch.inputs)
@@ -59,27 +58,22 @@ class TinyTask(Task):
         return TinyEvaluator(self.model)
 
 
-class TinyEvaluator:
+class TinyEvaluator(Evaluator):
     def __init__(self, model: nn.Module) -> None:
+        super().__init__()
         self.model = model
-        self.sums = {name: torch.zeros((), dtype=torch.float64) for name in ("samples", "right", "loss")}
+        self.totals = {name: torch.zeros((), dtype=torch.float64) for name in ("samples", "right", "loss")}
 
     def update(self, batch: Batch) -> None:
         logits, targets = self.model(batch.inputs)[: batch.count], batch.targets[: batch.count]
-        self.sums["samples"] += batch.count
-        self.sums["right"] += (logits.argmax(-1) == targets).sum()
-        self.sums["loss"] += nn.functional.cross_entropy(logits, targets, reduction="sum")
-
-    def totals(self) -> dict[str, Tensor]:
-        return self.sums
-
-    def set_totals(self, totals: dict[str, Tensor]) -> None:
-        self.sums = totals
+        self.totals["samples"] += batch.count
+        self.totals["right"] += (logits.argmax(-1) == targets).sum()
+        self.totals["loss"] += nn.functional.cross_entropy(logits, targets, reduction="sum")
 
     def results(self) -> Iterator[tuple[str, float | list[float]]]:
-        yield "loss", float(self.sums["loss"] / self.sums["samples"])
-        yield "top1", float(self.sums["right"] / self.sums["samples"])
-        yield "samples", [float(self.sums["samples"])]
+        yield "loss", float(self.totals["loss"] / self.totals["samples"])
+        yield "top1", float(self.totals["right"] / self.totals["samples"])
+        yield "samples", [float(self.totals["samples"])]
 
 
 class TinyLoader:

@@ -17,7 +17,7 @@ from dynavit.models.layers import norm_everywhere
 from dynavit.models.timm_entries import TIMM_NAMES
 from dynavit.norms import LayerNorm
 
-OWN = [name for name in dynavit.list_models() if registry.is_own(name)]
+OWN = [name for name in dynavit.list_models() if registry.home_of(name) == "dynavit"]
 
 
 def test_the_list_is_sorted_and_can_be_narrowed():
@@ -43,7 +43,7 @@ def test_every_own_model_is_in_timm_unless_timm_has_the_name(name):
     if name == "test_vit":
         assert timm.models.model_entrypoint(name).__module__.startswith("timm.")  # we do not take timm's own away
     else:
-        assert timm.models.model_entrypoint(name) is registry._MODELS[name]
+        assert timm.models.model_entrypoint(name) is registry.MODELS[name]
 
 
 def test_a_shared_norm_is_replaced_in_all_its_places():
@@ -96,13 +96,13 @@ def test_a_name_is_registered_once():
     def vit_tiny():
         pass
 
-    with pytest.raises(ValueError, match="'vit_tiny' is registered already, by dynavit.models.vit"):
+    with pytest.raises(ValueError, match="'vit_tiny' is registered already, by dynavit"):
         registry.register_model(vit_tiny)
 
 
 def test_listed_names_of_timm_exist_and_are_not_ours():
     for name in TIMM_NAMES:
-        assert timm.is_model(name) and not registry.is_own(name)
+        assert timm.is_model(name) and registry.home_of(name) == "timm"
 
 
 def test_list_models_on_the_command_line(capsys):

@@ -6,7 +6,7 @@ import torch
 import dynavit
 from dynavit.norms import DynamicTokenNorm, LayerNorm
 from dynavit.norms.factory import norm_class_of
-from dynavit.norms.smoothed import SmoothedNorm
+from dynavit.norms.statistics.smoothed import SmoothedNorm
 
 NORMS = [name for name in dynavit.list_norms() if name != "dtn_released"]  # that one is made for images
 ONE_SAMPLE = [name for name in NORMS if not issubclass(norm_class_of(name), SmoothedNorm)]  # the others mix samples

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dynavit.norms import create_norm, list_norms
 from dynavit.norms.factory import norm_class_of
-from dynavit.norms.smoothed import SmoothedNorm
+from dynavit.norms.statistics.smoothed import SmoothedNorm
 
 NAMES = [name for name in list_norms() if issubclass(norm_class_of(name), SmoothedNorm)]
 # So that a few steps show more than a beginning.

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from dynavit.norms import DynamicTokenNorm, dtn_op
+from dynavit.norms import DynamicTokenNorm
+from dynavit.norms.dtn import op
 from norms import dtn_oracle as oracle
 
 # The three ways a call can be computed: the C kernel, plain torch, and plain torch run again in the backward pass.
@@ -15,9 +16,9 @@ WAYS = ("native", "torch", "recomputed")
 def choose(way: str, monkeypatch) -> dict[str, str]:
     """The options that make a layer take this way."""
     if way == "native":
-        assert dtn_op.native_kernel_available(), "these tests need a C compiler"
+        assert op.native_kernel_available(), "these tests need a C compiler"
     if way == "recomputed":
-        monkeypatch.setattr(dtn_op, "native_kernel_available", lambda: False)
+        monkeypatch.setattr(op, "native_kernel_available", lambda: False)
     return {"backend": "torch"} if way == "torch" else {}
 
 

@@ -7,11 +7,13 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
 from dynavit.norms import Norm, create_norm, list_norms
 from dynavit.norms.annealed import AnnealedNorm
+from dynavit.norms.factory import norm_class_of
 
 DIM, HEADS, SIDE = 32, 4, 4
 TOKENS = SIDE * SIDE
@@ -343,6 +345,66 @@ def test_copies_and_state_dicts(name):
 def test_no_parameter_decays(name):
     norm = make(name)
     assert norm.no_weight_decay_parameters() == {key for key, _ in norm.named_parameters()}
+
+
+# ------------------------------------------------------------------------------------------ facts by which norms are seated
+
+
+@all_norms
+def test_mixes_tokens_if_it_says_so(name):
+    norm, x = make(name, dtype=torch.float64), tokens(dtype=torch.float64)
+    other = copy.deepcopy(norm)
+    changed = torch.cat([x[:, :1] + torch.linspace(-1, 1, DIM), x[:, 1:]], 1)
+    assert norm.mixes_tokens == (not torch.equal(norm(x)[:, 1:], other(changed)[:, 1:]))
+
+
+@all_norms
+def test_uses_heads_if_it_says_so(name):
+    one, four = create_norm(name, DIM), create_norm(name, DIM, heads=HEADS)
+    shapes = [{key: value.shape for key, value in norm.state_dict().items()} for norm in (one, four)]
+    assert one.uses_heads == (shapes[0] != shapes[1] or not torch.equal(one(tokens()), four(tokens())))
+
+
+@all_norms
+def test_needs_the_grid_if_it_says_so(name):
+    norm, x = make(name), tokens()
+    other = copy.deepcopy(norm)
+    assert norm.needs_grid == (not torch.equal(norm(x, grid=(2, 8)), other(x, grid=(8, 2))))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("name", "kind"), [("ln", "ln"), ("rms", "rms"), ("sn", "ln"), ("dtn", "ln")])
+def test_equals_the_norm_that_it_starts_as(name, kind, training):
+    norm, x = make(name, dtype=torch.float64).train(training), tokens(dtype=torch.float64)
+    assert norm.starts_as == kind
+    assert set(norm.mixing_parameters) <= dict(norm.named_parameters()).keys()
+    with torch.no_grad():
+        norm.start_at(1.0)
+    old = {
+        "ln": lambda: F.layer_norm(x, (DIM,), norm.weight, norm.bias, norm.eps),
+        "rms": lambda: F.rms_norm(x, (DIM,), norm.weight, norm.eps),
+    }
+    torch.testing.assert_close(norm(x), old[kind](), rtol=1e-13, atol=1e-13)
+
+
+def test_others_start_as_no_norm():
+    assert {name for name in list_norms() if norm_class_of(name).starts_as is not None} == {"ln", "rms", "sn", "dtn"}
+    assert create_norm("dtn", DIM, heads=HEADS, fixed_var_lambda=0.5).starts_as is None
+    assert create_norm("dtn", DIM, heads=HEADS, only_var=True).starts_as == "ln"
+
+
+@all_norms
+def test_takes_over_what_the_old_norm_has(name):
+    norm = make(name)
+    for old in ("ln", "rms", "BatchNorm"):
+        for own, theirs in norm.inherited(old).items():
+            assert hasattr(norm, own) and theirs in ("weight", "bias")
+
+
+@all_norms
+def test_says_in_one_line_what_it_is(name):
+    first = (type(create_norm(name, DIM)).__doc__ or "").partition("\n")[0]
+    assert first.endswith(".") and len(first) <= 120
 
 
 # --------------------------------------------------------------------------------------------- bad input

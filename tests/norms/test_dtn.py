@@ -8,7 +8,8 @@ import torch
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dynavit.norms import DynamicTokenNorm, dtn_op
+from dynavit.norms import DynamicTokenNorm
+from dynavit.norms.dtn import op
 from norms.dtn_cases import WAYS, assert_close, choose, error, expect, layer, run, tokens
 
 EXACT = 1e-11
@@ -199,7 +200,7 @@ def test_each_way_is_the_way_it_says(monkeypatch):
     assert native == {"native": True, "torch": False, "recomputed": False}
     assert "_Native" in nodes["native"] and "_Recomputed" in nodes["recomputed"]
     assert "_Native" not in nodes["torch"] and "_Recomputed" not in nodes["torch"]
-    assert dtn_op.native_kernel_available()
+    assert op.native_kernel_available()
 
 
 def test_ways_agree_without_gradients(way):

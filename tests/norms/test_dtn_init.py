@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dynavit.norms import DynamicTokenNorm
-from dynavit.norms.dtn_init import head_offsets, local_position
+from dynavit.norms.dtn.init import head_offsets, local_position
 
 every_count = pytest.mark.parametrize("heads", range(1, 26))
 both_ways = pytest.mark.parametrize("offsets", ["centred", "integer"])

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from dynavit.norms import DynamicTokenNorm
-from dynavit.norms.statistics import axis_kernel, kernel_cut
+from dynavit.norms.dtn.kernels import axis_kernel, kernel_cut
 from norms.dtn_cases import error, expect, finite, layer, run, tokens
 
 SINGLE = torch.float32

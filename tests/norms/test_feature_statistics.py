@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynavit.norms.feature_statistics import batch_range, image_ranges, normal_range
-from dynavit.norms.outlier_guard import FLOOR, guard
+from dynavit.norms.statistics.outlier_guard import FLOOR, guard
+from dynavit.norms.statistics.ranges import batch_range, image_ranges, normal_range
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import dynavit.norms.native.build as build
-from dynavit.norms import dtn_op
+import dynavit.norms.dtn.native.build as build
+from dynavit.norms.dtn import op
 from norms.dtn_cases import assert_close, expect, layer, run, tokens
 
 
@@ -44,7 +44,7 @@ def test_a_failing_compiler_warns_once_and_torch_does_the_work(unloaded, monkeyp
     monkeypatch.setenv("CC", "false")
     (message,) = check_layer()
     assert "torch does the work" in message and "false could not build dtn.c" in message
-    assert not dtn_op.native_kernel_available()
+    assert not op.native_kernel_available()
     assert list(unloaded.iterdir()) == []
 
 
@@ -104,7 +104,7 @@ def test_switched_off(unloaded, monkeypatch):
     monkeypatch.setenv("DYNAVIT_NATIVE", "0")
     monkeypatch.setattr(build, "_compiled", lambda *_: pytest.fail("nothing may be compiled"))
     assert check_layer() == []
-    assert not dtn_op.native_kernel_available()
+    assert not op.native_kernel_available()
     assert not unloaded.exists()
 
 
@@ -169,11 +169,11 @@ def test_a_compiler_with_arguments_and_one_without_openmp(unloaded, monkeypatch)
 @pytest.mark.slow
 def test_builds_once_and_leaves_no_temporary_files(unloaded):
     """The first use compiles into the cache; a later process finds the library."""
-    assert check_layer() == [] and dtn_op.native_kernel_available()
+    assert check_layer() == [] and op.native_kernel_available()
     (library,) = unloaded.iterdir()
     made = library.stat().st_mtime_ns
     build.load_native.cache_clear()
-    assert check_layer() == [] and dtn_op.native_kernel_available()
+    assert check_layer() == [] and op.native_kernel_available()
     assert [*unloaded.iterdir()] == [library] and library.stat().st_mtime_ns == made
 
 
@@ -187,7 +187,7 @@ def test_without_openmp_the_numbers_are_the_same(unloaded, monkeypatch, tmp_path
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert check_layer() == [] and dtn_op.native_kernel_available()
+        assert check_layer() == [] and op.native_kernel_available()
     finally:
         torch.set_num_threads(before)
 
@@ -201,7 +201,7 @@ def test_other_vector_widths(unloaded, monkeypatch):
             continue
         build.load_native.cache_clear()
         monkeypatch.setattr(build, "_FLAGS", [f"-march={level}" if f.startswith("-march") else f for f in build._FLAGS])
-        assert check_layer() == [] and dtn_op.native_kernel_available()
+        assert check_layer() == [] and op.native_kernel_available()
         norm, x = layer(35, 5, dtype=torch.float32), tokens(2, 77, 35, dtype=torch.float32)
         assert_close(run(norm, x, grid=(7, 11)), expect(norm, x, (7, 11)), 2e-5)
 

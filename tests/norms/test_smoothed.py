@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from dynavit.norms import create_norm
 from dynavit.norms.annealed import AnnealedNorm
 from dynavit.norms.factory import norm_class_of
-from dynavit.norms.smoothed import SmoothedNorm
+from dynavit.norms.statistics.smoothed import SmoothedNorm
 from norms.ddp_worker import NAMES, OPTIONS
 
 DIM = 8

@@ -128,7 +128,7 @@ def test_positions_before_training_are_those_the_run_began_with(tmp_path, withou
 
 
 def test_cascade_exits_with_stored_thresholds(runs, tmp_path, without_drawing):
-    from dynavit.models.exit_policy import ExitPolicy
+    from dynavit.models.cascade.policy import ExitPolicy
 
     run = shutil.copytree(runs["cascade"], tmp_path / "x")
     analyze_runs([run], images=24, shown=1)
@@ -201,9 +201,9 @@ def test_what_the_numbers_are_of(runs, tmp_path, without_drawing, monkeypatch):
     monkeypatch.setattr("dynavit.runs.analyze.look_inside", look_inside)
     with pytest.raises(KeyboardInterrupt):
         analyze_runs([runs["vit"]], images=5, out=tmp_path)
-    from dynavit.runs.subject import open_run
+    from dynavit.runs.subject import Subject
 
-    (everything,) = [batch.inputs for (batch,) in open_run(runs["vit"]).loader("test", 360).epoch()]
+    (everything,) = [batch.inputs for (batch,) in Subject(run=runs["vit"]).open().loader("test", 360).epoch()]
     evenly = everything[torch.tensor([0, 72, 144, 216, 288])]
     torch.testing.assert_close(looked_at[0], evenly)
 
@@ -217,9 +217,9 @@ def test_distances_of_different_grids_have_one_unit(runs, tmp_path, without_draw
 
 
 def test_unfinished_runs_of_a_comparison_are_passed_over(runs, tmp_path, without_drawing):
-    from dynavit.engine.progress import Silent
+    from dynavit.engine.progress import Progress
 
-    class Notes(Silent):
+    class Notes(Progress):
         def __init__(self):
             self.texts = []
 
@@ -242,7 +242,7 @@ def test_unfinished_runs_of_a_comparison_are_passed_over(runs, tmp_path, without
 
 
 def test_where_nothing_can_be_written_is_noticed_first(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("dynavit.runs.analyze.open_run", None)
+    monkeypatch.setattr("dynavit.runs.subject.Subject.open", None)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         analyze_runs([runs["vit"]], out=tmp_path / "file")

@@ -10,11 +10,13 @@ import torch
 
 import dynavit
 from dynavit import TrainConfig, train_run
-from dynavit.runs.calibrate import CALIBRATION, POLICY, Goal, Subject, calibrate_run, judge_run, read_calibration, read_policy
+from dynavit.runs.calibrate import Exits, Goal, calibrate_run, judge_run, read_calibration, read_policy
+from dynavit.runs.directory import RunDirectory
+from dynavit.runs.subject import Subject
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.digits import open_digits
-from dynavit.models.calibration import simulate
-from dynavit.models.exit_policy import ExitPolicy, confidence
+from dynavit.models.cascade.calibration import simulate
+from dynavit.models.cascade.policy import ExitPolicy, confidence
 
 BUDGET = 6.2e-5  # GMACs: half-way between the two exits
 CPU = {"device": "cpu", "batch_size": 32}
@@ -88,13 +90,13 @@ def test_results_are_those_of_running_everything_and_selecting_afterwards(copy):
 
 def test_thresholds_are_found_before_the_other_split_is_opened(copy, monkeypatch):
     touched = []
-    batches = Subject.batches
+    batches = Exits.batches
 
     def watched(self, split, size):
-        touched.append((split, (copy / POLICY).exists()))
+        touched.append((split, RunDirectory(copy).policy_file.exists()))
         return batches(self, split, size)
 
-    monkeypatch.setattr(Subject, "batches", watched)
+    monkeypatch.setattr(Exits, "batches", watched)
     calibrate_run(copy, Goal(accuracy=0.85), **CPU)
     found = {split for split, stored in touched if not stored}
     judged = {split for split, stored in touched if stored}
@@ -197,7 +199,7 @@ def test_the_gallery_holds_images_where_they_left(copy):
 def test_of_a_large_split_evenly_many_images_are_measured_and_shown(copy, monkeypatch):
     monkeypatch.setattr("dynavit.runs.calibrate.MEASURED_IMAGES", 100)
     monkeypatch.setattr("dynavit.runs.calibrate.LOOK_BATCH", 7)
-    seen = Subject.open(copy, ("test",), None, None, "cpu").look_at("test", "max_softmax")
+    seen = Exits.open(Subject(run=copy, device="cpu"), ("test",)).look_at("test", "max_softmax")
     data = open_digits(None, DataConfig())
     wanted = data.splits["test"].images[::4, 0] / 255
     assert torch.allclose(seen.images[:, 0] * data.std[0] + data.mean[0], wanted, atol=1e-6)
@@ -212,7 +214,7 @@ def test_of_a_large_split_evenly_many_images_are_measured_and_shown(copy, monkey
 
 def test_files_hold_what_was_returned(copy):
     result = calibrate_run(copy, Goal(accuracy=0.85), **CPU)
-    assert json.loads((copy / CALIBRATION).read_text()) == result == read_calibration(copy)
+    assert json.loads(RunDirectory(copy).calibration_file.read_text()) == result == read_calibration(copy)
     policy = read_policy(copy)
     assert ExitPolicy.from_json(policy.to_json()) == policy
     assert ExitPolicy.from_json(json.dumps(result["policy"])) == policy
@@ -224,9 +226,9 @@ def test_files_hold_what_was_returned(copy):
 
 def test_stored_thresholds_are_judged_on_another_split_with_their_curve(copy):
     first = calibrate_run(copy, Goal(gmacs=BUDGET), **CPU)
-    before = (copy / POLICY).read_text()
+    before = RunDirectory(copy).policy_file.read_text()
     second = judge_run(copy, judge="train", batch_size=16, device="cpu")
-    assert (copy / POLICY).read_text() == before
+    assert RunDirectory(copy).policy_file.read_text() == before
     assert (second["split"], second["samples"]) == ("train", 1293)
     _, right = selected(copy, "train", read_policy(copy).thresholds)
     assert second["accuracy"] == pytest.approx(right.double().mean().item(), abs=1e-12)
@@ -241,7 +243,7 @@ def test_stored_thresholds_are_judged_on_another_split_with_their_curve(copy):
 
 
 def test_a_policy_by_hand_needs_nothing_but_thresholds(copy):
-    (copy / POLICY).write_text(ExitPolicy((0.3, -1)).to_json())
+    RunDirectory(copy).policy_file.write_text(ExitPolicy((0.3, -1)).to_json())
     result = judge_run(copy, **CPU)
     assert result["curve"] == result["measured"] == []
     assert result["shares"][0] == (answers(copy, "test")[0][0] >= 0.3).double().mean().item()
@@ -250,7 +252,7 @@ def test_a_policy_by_hand_needs_nothing_but_thresholds(copy):
 
 def test_a_curve_of_another_confidence_is_not_taken(copy):
     calibrate_run(copy, Goal(gmacs=BUDGET), **CPU)
-    (copy / POLICY).write_text(ExitPolicy((0.3, -1), "margin").to_json())
+    RunDirectory(copy).policy_file.write_text(ExitPolicy((0.3, -1), "margin").to_json())
     assert judge_run(copy, **CPU)["curve"] == []
 
 
@@ -281,11 +283,11 @@ def test_goals_that_make_no_sense(goal, message):
 def test_what_cannot_be_reached_is_said_and_nothing_is_stored(copy, goal, message):
     with pytest.raises(ValueError, match=message):
         calibrate_run(copy, goal, **CPU)
-    assert not (copy / POLICY).exists() and not (copy / CALIBRATION).exists()
+    assert not RunDirectory(copy).policy_file.exists() and not RunDirectory(copy).calibration_file.exists()
 
 
 def test_splits_that_are_not_there_are_noticed_first(run, monkeypatch):
-    monkeypatch.setattr(Subject, "look_at", None)
+    monkeypatch.setattr(Exits, "look_at", None)
     for splits in ({"split": "vla"}, {"judge": "vla"}):
         with pytest.raises(ValueError, match="digits has no split 'vla'; it has train, test, val"):
             calibrate_run(run, Goal(p=20), **splits, **CPU)
@@ -302,16 +304,16 @@ def test_data_with_other_classes(run, tmp_path):
 
     write_folder(tmp_path, {"val": {"cat": 1, "dog": 1}})
     with pytest.raises(ValueError, match="folder has 2 classes, the model of .* tells 10 apart"):
-        calibrate_run(run, Goal(p=20), data_name="folder", data_dir=tmp_path, judge="val", **CPU)
+        calibrate_run(run, Goal(p=20), data="folder", data_dir=tmp_path, judge="val", **CPU)
 
 
 def test_policies_that_are_missing_broken_or_of_another_cascade(copy):
     with pytest.raises(ValueError, match="has no policy.json; find thresholds with `dynavit calibrate "):
         judge_run(copy)
-    (copy / POLICY).write_text("{")
+    RunDirectory(copy).policy_file.write_text("{")
     with pytest.raises(ValueError, match="policy.json: not an exit policy"):
         judge_run(copy)
-    (copy / POLICY).write_text(ExitPolicy((0.9, 0.9, -1)).to_json())
+    RunDirectory(copy).policy_file.write_text(ExitPolicy((0.9, 0.9, -1)).to_json())
     with pytest.raises(ValueError, match="thresholds for 3 exits, the cascade has 2"):
         judge_run(copy, **CPU)
 

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from dynavit.runs.compare import CompareConfig, Watcher, compare, result_of, run_config, settings_of
+from dynavit.runs.compare import CompareConfig, Watcher, compare, run_config, settings_of
 from dynavit.runs.config import TrainConfig, to_plain
+from dynavit.runs.directory import RunDirectory
 
 TINY = {"epochs": 0.2, "model_options": {"depth": 1, "norm_blocks": 1}}
 
@@ -172,7 +173,7 @@ def test_a_run_that_was_cut_short_goes_on(compared, tmp_path, only_training):
     told_by(out, norms=["ln", "dtn"], vary={"lr": [0.001, 0.002]}, seeds=[0, 1])
     changed = {name for name, time in files(out).items() if before.get(name) != time}
     assert {name.partition("/")[0] for name in changed} == {"ln-lr=0.001-seed0"}
-    assert result_of(out / "ln-lr=0.001-seed0") is not None
+    assert RunDirectory(out / "ln-lr=0.001-seed0").final_evaluation() is not None
 
 
 def test_other_options_need_another_directory(compared, tmp_path, only_training):

@@ -10,7 +10,8 @@ import dynavit
 from dynavit.engine.checkpoint import Checkpoints, Snapshot
 from dynavit.runs.initial import initial_weights
 from dynavit.runs.model_files import ModelCard
-from models.released_states import shapes
+from models.released.states import shapes
+from norms.guests import EXAMPLE, a_guest
 
 
 def build(seed=0, **options):
@@ -156,7 +157,7 @@ def test_timm_without_a_network(monkeypatch):
         raise ConnectionError("no route to the hub\nand many more lines")
 
     monkeypatch.setattr(timm, "create_model", fail)
-    message = refused(build(), "timm:vit_tiny_patch16_224", r"could not be had \(ConnectionError: no route to the hub\)")
+    message = refused(build(), "timm:vit_tiny_patch16_224", r"could not be downloaded \(ConnectionError: no route to the hub\)")
     assert "network" in message
     refused(build(), "timm:vit_tinny_patch16_224", "nearest are .*vit_tiny_patch16_224")
 
@@ -302,6 +303,16 @@ def test_other_norms_take_what_they_share(tmp_path):
     notes = initial_weights(model, stored(source, tmp_path))
     assert torch.equal(model.blocks[1].norm2.weight, source.blocks[1].norm2.weight)
     assert notes[1:] == ["16 tensors of the source's norms are not used (blocks.0.norm1.bias, ...)"]
+
+
+def test_only_norms_that_can_be_layer_norm_start_near_it(tmp_path):
+    notes = initial_weights(build(1, norm="dtn_released"), stored(build(0, norm="ln"), tmp_path))
+    assert len(notes) == 2 and notes[1].startswith("12 tensors of norms start fresh")
+    with a_guest(EXAMPLE):
+        model = build(1, norm="mine")
+        notes = initial_weights(model, stored(build(0, norm="ln"), tmp_path))
+        assert notes[2] == "4 norms start near the source's LayerNorm"
+        assert torch.equal(model.blocks[1].norm2.share, torch.full_like(model.blocks[1].norm2.share, 0.98))
 
 
 @pytest.mark.parametrize("norm", ["prepbn", "ldfn"])

@@ -21,7 +21,7 @@ from dynavit.data.imagenet import imagenet_classes
 from dynavit.data.imagenet_variants import variant_ids
 from dynavit.engine.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from dynavit.engine.evaluate import evaluate
-from dynavit.engine.progress import Silent
+from dynavit.engine.progress import Progress
 from dynavit.runs.model_files import ModelCard
 from dynavit.runs.robustness import read_robust
 from runs.made_up_runs import random_run, write_weights
@@ -116,7 +116,7 @@ def test_an_interruption_loses_nothing_that_was_finished(run, passes, monkeypatc
     shutil.rmtree(run / "eval")
     passes.clear()
 
-    class Stop(Silent):
+    class Stop(Progress):
         def step(self, done):
             if done == 3:
                 raise KeyboardInterrupt
@@ -234,7 +234,7 @@ def test_what_exact_corruptions_cannot_do_is_found_before_the_work(run, passes, 
 
 
 def test_two_evaluations_at_once_lose_nothing(run, passes):
-    class Meanwhile(Silent):
+    class Meanwhile(Progress):
         def step(self, done):
             if done == 2:  # after fog at severity 1
                 evaluate_robust(run, corruptions=["fog"], severities=[2, 4], limit=90)
@@ -490,7 +490,7 @@ def test_several_processes_give_the_same(run, passes):
     passes.clear()
     told = []
 
-    class Told(Silent):
+    class Told(Progress):
         def step(self, done):
             told.append(done)
 
@@ -504,9 +504,9 @@ def test_torchrun_gives_the_same(run, tmp_path):
     """Two processes share the images; 90 of them in batches of 32 leave 26, 13 for each."""
     alone = evaluate_robust(run, **FEW, baseline=run)
     shutil.rmtree(run / "eval")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "dynavit", "eval"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "dynavit", "robust"]
     options = ["--corruptions", "gaussian_noise,fog", "--severities", "1,4", "--limit", "90", "--batch-size", "32"]
-    words = [*torchrun, str(run), "--robust", *options, "--baseline", str(run), "--device", "cpu"]
+    words = [*torchrun, str(run), *options, "--baseline", str(run), "--device", "cpu"]
     done = subprocess.run(
         words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240, check=False
     )

@@ -10,14 +10,14 @@ from dynavit import TrainConfig, evaluate_run, train_run
 from dynavit.runs.config import from_plain, to_plain
 from dynavit.data.config import DataConfig
 from dynavit.engine.config import EmaConfig, EngineConfig
-from dynavit.engine.progress import Silent
+from dynavit.engine.progress import Progress
 from dynavit.runs.directory import RunDirectory
-from dynavit.runs.train import predict_run
+from dynavit.runs.predict import predict_run
 
 TINY = {"epochs": 0.2, "model_options": {"depth": 1, "norm_blocks": 1}}
 
 
-class Notes(Silent):
+class Notes(Progress):
     def __init__(self):
         self.notes = []
 
@@ -120,7 +120,7 @@ def test_options_that_came_or_went_are_changes(tmp_path, before, after):
 
 
 def test_an_evaluation_in_the_middle_is_not_the_result(tmp_path):
-    class StopAfterTwo(Silent):
+    class StopAfterTwo(Progress):
         def step(self, done):
             if done == 2:
                 raise KeyboardInterrupt

@@ -1,13 +1,15 @@
 """A cascade's loss and accuracies against those of its exits, one by one."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from dynavit.common.batch import Batch
-from dynavit.tasks.choose import task_for
 from dynavit.tasks.classification import Classification
 from dynavit.tasks.early_exit import EarlyExit
+from dynavit.tasks.options import EarlyExitOptions
 
 
 class ThreeHeads(nn.Module):
@@ -39,7 +41,7 @@ def samples():
 
 
 def evaluated(model, inputs, targets, sizes):
-    evaluator = task_for(model, 7).evaluator()
+    evaluator = EarlyExit(model, 7).evaluator()
     for part, target in zip(inputs.split(sizes), targets.split(sizes), strict=True):
         evaluator.update(batch_of(part, target))
     return evaluator
@@ -90,18 +92,26 @@ def test_batches_borrowed_samples_and_processes_do_not_matter(samples):
     whole = dict(evaluated(model, inputs, targets, [50]).results())
     first, second = evaluated(model, inputs[:20], targets[:20], [19, 1]), evaluated(model, inputs[20:], targets[20:], [30])
     second.update(batch_of(inputs[:2], targets[:2], count=0))
-    ours, theirs = first.totals(), second.totals()
+    ours, theirs = first.totals, second.totals
     assert ours.keys() == theirs.keys()
-    first.set_totals({name: ours[name] + theirs[name] for name in ours})
+    first.totals = {name: ours[name] + theirs[name] for name in ours}
     assert dict(first.results()) == pytest.approx(whole, abs=1e-12) and first.samples == 50
 
 
-def test_the_task_follows_the_model():
-    assert isinstance(task_for(ThreeHeads(), 7), EarlyExit)
-    assert task_for(ThreeHeads(), 7, (1, 2, 3)).weights == (1, 2, 3)
-    assert isinstance(task_for(nn.Linear(6, 7), 7), Classification)
+def test_a_model_that_does_not_fit_is_explained():
+    data = SimpleNamespace(classes=list("abcdefg"))
+    assert EarlyExit.build(ThreeHeads(), data, EarlyExitOptions([1, 2, 3])).weights == (1, 2, 3)
     with pytest.raises(ValueError, match="Linear has no exits"):
-        task_for(nn.Linear(6, 7), 7, (1, 2))
+        EarlyExit.build(nn.Linear(6, 7), data, EarlyExitOptions())
+    with pytest.raises(ValueError, match="several exits, which --task early_exit trains"):
+        Classification.build(ThreeHeads(), data, Classification.Options())
+
+
+def test_a_person_reads_the_accuracy_of_each_exit_counted_from_one():
+    labels = [metric.label for metric in EarlyExit(ThreeHeads(), 7).metrics]
+    assert labels[:5] == ["top-1", "top-5", "exit 1, top-1", "exit 2, top-1", "exit 3, top-1"]
+    names = {metric.name for metric in EarlyExit(ThreeHeads(), 7).metrics}
+    assert names == set(dict(evaluated(ThreeHeads(), torch.randn(4, 6).double(), torch.arange(4), [4]).results()))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a setting costs next to the others: time of a training step, arithmetic, parameters."""
+"""Cost of a setting next to the others: time of a training step, arithmetic, parameters."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..common.batch import Batch
 from ..common.task import Task
@@ -41,7 +42,7 @@ def training_costs(contestants: Mapping[str, Contestant], baseline: str) -> list
             {
                 "name": name,
                 "parameters": sum(parameter.numel() for parameter in model.parameters()),
-                "gmacs": count_macs(model.eval(), contestant.batch.inputs[:1]) / 1e9,
+                "gmacs": _gmacs(contestant),
                 "step_seconds": timings[name].median,
                 "step_ratio": ratio,
                 "step_ratio_quartiles": [low, high],
@@ -51,9 +52,15 @@ def training_costs(contestants: Mapping[str, Contestant], baseline: str) -> list
     return costs
 
 
+def _gmacs(contestant: Contestant) -> float | None:
+    """Of the model for one sample; None where its input is not a single tensor, so that a sample cannot be cut out."""
+    inputs = contestant.batch.inputs
+    return count_macs(contestant.task.model.eval(), inputs[:1]) / 1e9 if isinstance(inputs, Tensor) else None
+
+
 def _step(contestant: Contestant) -> Callable[[], None]:
     task = contestant.task.train()
-    parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
+    parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=LR)
 
     def step() -> None:

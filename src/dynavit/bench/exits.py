@@ -1,4 +1,4 @@
-"""What the exits of a cascade cost: counted multiply-adds and measured time, each with all exits before."""
+"""Costs of the exits of a cascade: counted multiply-adds and measured time, each with all exits before."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..models.cascade import Cascade
-from ..models.exit_policy import ExitPolicy
+from ..models.cascade.policy import ExitPolicy
 from .flops import count_macs
 
 EXIT_ROUNDS = 9
@@ -50,7 +50,7 @@ def exit_milliseconds(cascade: Cascade, images: Tensor) -> list[float]:
 
 @torch.no_grad()
 def prediction_milliseconds(cascade: Cascade, images: Tensor, policies: Sequence[ExitPolicy], batch_size: int) -> list[float]:
-    """Milliseconds per image of `predict` on these images, batch by batch, images really leaving.
+    """Milliseconds per image of `predict` on these images, batch by batch, early exit executed.
 
     One number for each policy: medians over rounds of all policies in turn, so that a busy moment hurts all alike.
     """

@@ -1,4 +1,4 @@
-"""What the training loop costs beside a bare one: data, augmentation, clipping, logging, checkpoints.
+"""Cost of the training loop beside a bare one: data, augmentation, clipping, logging, checkpoints.
 
 Steps of the two are interleaved: before every step of ours the bare loop takes one, on a copy of the model, with the same
 optimiser and a batch that is ready. Whatever else the machine does hits both alike.
@@ -94,7 +94,7 @@ class _Interleaved:
 
 def _bare_stepper(task: Task, plan: TrainPlan, processes: Processes) -> Any:
     task = copy.deepcopy(task).to(processes.device).train()
-    optimiser = make_optimiser(task.model, plan.optim, processes.device)
+    optimiser = make_optimiser(task, plan.optim, processes.device)
     set_lr(optimiser, plan.lr)
 
     def step(batches: list[Batch]) -> None:

@@ -1,4 +1,4 @@
-"""What a result was measured on and with: without this a number means nothing a month later."""
+"""The machine and the versions behind a result: without them a number means nothing a month later."""
 
 import datetime
 import os

@@ -1,4 +1,4 @@
-"""What a forward pass keeps in memory for the backward pass, and what a process has used at most."""
+"""Memory that a forward pass keeps for the backward pass, and the most that a process has used."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a norm costs inside a model: size beside the paper's figures, and a training step beside the same model with LN."""
+"""Cost of a norm inside a model: size beside the paper's figures, and a training step beside the same model with LN."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from torch import nn
 
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
-from ..norms.dtn_op import native_kernel_available
+from ..norms.dtn.op import native_kernel_available
 from .flops import count_macs
 from .machine import describe_machine
 from .memory import peak_resident_megabytes
@@ -223,7 +223,7 @@ def _measure_twins(repeats: int, batch: int, img_size: int) -> list[StepRow]:
 
 
 def _peak_megabytes(name: str, arm: str, batch: int, img_size: int) -> float | None:
-    """How much a fresh process grows at most in two training steps, model and optimiser included; None where unknown."""
+    """Bytes that a fresh process grows by at most in two training steps, model and optimiser included; None where unknown."""
     code = (
         "import sys, torch, dynavit.models\n"
         "from dynavit.bench.memory import peak_resident_megabytes as peak\n"

@@ -1,4 +1,4 @@
-"""How much each normaliser costs: time, memory for backward and arithmetic, relative to nn.LayerNorm in the same run."""
+"""Cost of each normaliser: time, memory for backward and arithmetic, relative to nn.LayerNorm in the same run."""
 
 import math
 from collections.abc import Callable
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
-from ..norms import create_norm, list_norms
-from ..norms.dtn_op import native_kernel_available
+from ..norms import list_norms
+from ..norms.dtn.op import native_kernel_available
+from ..norms.seat import Seat, misfit, seat_norm
 from .flops import count_macs
 from .machine import describe_machine
 from .memory import saved_bytes
@@ -186,7 +187,10 @@ def _layer(norm: str, shape: Shape, **options: Any) -> nn.Module:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        return create_norm(norm, shape.dim, heads=shape.heads, **options)
+        layer = seat_norm(norm, Seat(shape.dim, shape.heads, ndim=len(shape.grid)), options)
+    if layer.needs_grid:
+        layer.register_forward_pre_hook(lambda module, args: (*args, shape.grid))
+    return layer
 
 
 def _variants(norm: str, shape: Shape) -> list[dict[str, Any]]:
@@ -195,9 +199,9 @@ def _variants(norm: str, shape: Shape) -> list[dict[str, Any]]:
     if norm == "dtn":
         extra = {"ndim": 1} if one_dimensional else {}
         return [{"init": init, **extra} for init in ("local", "trunc_normal")]
-    if norm == "dtn_released":
-        return [] if one_dimensional else [{"pool": max(1, shape.grid[0] // 14)}]
-    return [{}]
+    if misfit(norm, len(shape.grid)):
+        return []
+    return [{"pool": max(1, shape.grid[0] // 14)}] if norm == "dtn_released" else [{}]
 
 
 def _measure_sweep(repeats: int, tell: Callable[[str], None]) -> list[SweepRow]:

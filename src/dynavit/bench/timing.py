@@ -18,7 +18,7 @@ class Timing:
         return statistics.median(self.rounds)
 
     def ratio(self, other: "Timing") -> tuple[float, float, float]:
-        """How many times `other` this takes: the median over rounds, and the quartiles."""
+        """Time of this one as a multiple of `other`: the median over rounds, and the quartiles."""
         ratios = sorted(mine / theirs for mine, theirs in zip(self.rounds, other.rounds, strict=True))
         if len(ratios) < 2:
             return ratios[0], ratios[0], ratios[0]

@@ -3,25 +3,21 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Literal
 
+from ..runs.subject import Which
 from .parse import positional
 
 
 @positional("runs...")
 def analyze(
     runs: list[Path],
-    data: str | None = None,
-    data_dir: Path | None = None,
+    which: Which,
     split: str | None = None,
     images: int = 128,
     shown: int = 2,
     layers: list[str] | str | None = None,
     token: list[float] | str | None = None,
     out: Path | None = None,
-    checkpoint: Literal["last", "best"] = "last",
-    weights: Literal["model", "ema"] | None = None,
-    device: str | None = None,
 ) -> None:
     """Draw what happens inside trained models: the figures of the DTN paper, several models side by side.
 
@@ -32,39 +28,31 @@ def analyze(
 
     Args:
         runs: directories of runs; a comparison stands for the first seed of each of its settings.
-        data: another data set with as many classes; that of the first run if not given.
-        data_dir: where the data set lies; as in the run if not given.
         split: test, val or train; test where there is one, otherwise val, if not given.
         images: how many, evenly over the split, numbers are averaged over.
         shown: how many of them maps are drawn of.
         layers: norms that maps are drawn of, such as blocks.0.norm1,blocks.3.norm1; the first, middle and last if not given.
         token: whose positional weights are drawn: 0.5,0.5 is the middle of the image, 0,0 its top left.
         out: directory of the page; the run, or the comparison the runs belong to, if not given.
-        checkpoint: the end of the training, or where validation was best.
-        weights: the trained ones or their average; the average if the run kept one.
-        device: cpu, cuda, mps; the best there is if not given.
     """
-    from ..runs.analyze import analyze_runs
     from ..engine.progress import choose_progress
+    from ..runs.analyze import analyze_runs
+    from ..runs.directory import AnyDirectory
 
     names = layers.split(",") if isinstance(layers, str) else layers or []
     page = analyze_runs(
         runs,
         out=out,
-        data_name=data,
-        data_dir=data_dir,
         split=split,
         images=images,
         shown=shown,
         layers=[name.strip() for name in names if name.strip()],
         token=None if token is None else _place(token),
-        checkpoint=checkpoint,
-        weights=weights,
-        device=device,
         progress=choose_progress(),
         command=shlex.join(["dynavit", *sys.argv[1:]]),
+        **vars(which),
     )
-    print(f"figures and their numbers: {page.parent / 'analysis'}")
+    print(f"figures and their numbers: {AnyDirectory(page.parent).analysis}")
     print(f"report: {page}")
 
 

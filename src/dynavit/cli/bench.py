@@ -94,21 +94,14 @@ def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = 
         steps: training steps, each beside one of the bare loop.
         out: write what was measured to this JSON file.
     """
-    from ..runs.assemble import build_model
     from ..bench.loop import measure_loop
     from ..common.files import write_json
+    from ..runs.assemble import training_task
     from ..runs.config import to_plain
-    from ..data.loader import make_loader
-    from ..data.open import open_data
-    from ..tasks.choose import task_for
 
     config = config_of_run
-    data = open_data(config.data, config.data_dir, config.loading)
-    model, _ = build_model(config, data)
-    loader = make_loader(
-        data, "train", train=True, batch_size=config.batch_size, seed=config.seed, augment=config.augment, config=config.loading
-    )
-    cost = measure_loop(task_for(model, len(data.classes)), loader, config.plan, steps)
+    task, loader = training_task(config)
+    cost = measure_loop(task, loader, config.plan, steps)
     (low, high), whole = cost.step_ratio_quartiles, f"{cost.whole_ratio:.3f}"
     print_table(
         f"{config.model} on {config.data}, batch {cost.batch_size}, {cost.steps} steps",

@@ -1,72 +1,95 @@
-"""`dynavit calibrate`: when images may leave a cascade."""
+"""`dynavit calibrate`: when images may leave a cascade. Three words: search (the default), judge, show."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
+from ..runs.subject import Subject, Which
 from .parse import positional
 from .show import print_table
 
 
 @positional("run")
-def calibrate(
+def search(
     run: Path,
-    mode: Literal["search", "evaluate", "stored"] = "search",
+    which: Which,
     gmacs: float | None = None,
     milliseconds: float | None = None,
     accuracy: float | None = None,
     p: int | None = None,
     split: str = "val",
     judge: str = "test",
-    data: str | None = None,
-    data_dir: Path | None = None,
     confidence: Literal["max_softmax", "margin", "entropy"] = "max_softmax",
     batch_size: int = 64,
-    device: str | None = None,
 ) -> None:
     """Find thresholds for a cascade's exits, and see what early exit then gives: accuracy, GMACs, real time.
 
     Say what you want with one of --gmacs, --milliseconds, --accuracy, --p. Thresholds are found on one split and judged on
-    another, images really leaving. They are stored in RUN/policy.json, where `dynavit predict` finds them; what they give,
-    with curves and easy and hard images, in RUN/analysis/calibration.json and in the report.
+    another, early exit executed. They are stored in RUN/policy.json, where `dynavit predict` finds them; what they give, with
+    curves and easy and hard images, in RUN/analysis/calibration.json and in the report.
+    `dynavit calibrate judge RUN` judges the stored thresholds again, `dynavit calibrate show RUN` prints what is stored.
     In Python: `dynavit.runs.calibrate.calibrate_run(run, Goal(gmacs=...))`.
 
     Args:
-        run: directory of a trained cascade; with --mode stored also a released checkpoint file.
-        mode: search thresholds and evaluate them, evaluate the stored ones, or only print what is stored.
+        run: directory of a trained cascade.
         gmacs: at most so many GMACs per image, on average.
         milliseconds: at most so many milliseconds per image, on average, at --batch-size on this machine.
         accuracy: at least this accuracy, such as 0.9, at the least cost.
         p: the grid of the DVT release, 1 to 59.
         split: where thresholds are found; never augmented.
         judge: where they are judged.
-        data: another data set with the same classes; the run's own if not given.
-        data_dir: where the data set lies; as in the run if not given.
         confidence: what makes an exit sure.
         batch_size: at which times are measured.
-        device: cpu, cuda, mps; the best there is if not given.
     """
-    from ..analysis.report import write_report
-    from ..runs.calibrate import Goal, calibrate_run, judge_run, read_calibration, read_policy
     from ..engine.progress import choose_progress
+    from ..runs.calibrate import Goal, calibrate_run
 
-    if mode != "search" and any(wanted is not None for wanted in (gmacs, milliseconds, accuracy, p)):
-        raise ValueError(f"a goal is for --mode search; --mode {mode} takes the thresholds that are stored")
-    if mode == "stored":
-        if run.is_file():
-            _print_released(run)
-            return
-        _print_policy(read_policy(run))
-        if stored := read_calibration(run):
-            _print_result(stored)
+    goal = Goal(gmacs, milliseconds, accuracy, p)
+    how: dict[str, Any] = {"split": split, "judge": judge, "confidence": confidence, "batch_size": batch_size}
+    _tell(run, calibrate_run(Subject.of(run, which), goal, **how, progress=choose_progress()))
+
+
+@positional("run")
+def judge(run: Path, which: Which, split: str = "test", batch_size: int = 64) -> None:
+    """Judge the stored thresholds of a cascade on a split, early exit executed; times are measured again.
+
+    In Python: `dynavit.runs.calibrate.judge_run(run)`.
+
+    Args:
+        run: directory of a calibrated cascade.
+        split: where they are judged.
+        batch_size: at which times are measured.
+    """
+    from ..engine.progress import choose_progress
+    from ..runs.calibrate import judge_run
+
+    _tell(run, judge_run(Subject.of(run, which), judge=split, batch_size=batch_size, progress=choose_progress()))
+
+
+@positional("run")
+def show(run: Path) -> None:
+    """Print the stored thresholds of a cascade and the results they gave; nothing is run.
+
+    In Python: `dynavit.runs.calibrate.read_policy(run)`, `read_calibration(run)`.
+
+    Args:
+        run: directory of a calibrated cascade, or a released checkpoint file.
+    """
+    from ..runs.calibrate import read_calibration, read_policy
+
+    if run.is_file():
+        _print_released(run)
         return
-    where: dict[str, Any] = {"judge": judge, "data_name": data, "data_dir": data_dir, "device": device}
-    where |= {"batch_size": batch_size, "progress": choose_progress()}
-    if mode == "evaluate":
-        result = judge_run(run, **where)
-    else:
-        goal = Goal(gmacs, milliseconds, accuracy, p)
-        result = calibrate_run(run, goal, split=split, confidence=confidence, **where)
     _print_policy(read_policy(run))
+    if found := read_calibration(run):
+        _print_result(found)
+
+
+def _tell(run: Path, result: dict[str, Any]) -> None:
+    from ..models.cascade.policy import ExitPolicy
+    from ..runs.report import write_report
+
+    _print_policy(ExitPolicy.from_json(json.dumps(result["policy"])))
     _print_result(result)
     print(f"report: {write_report(run)}")
 
@@ -88,7 +111,7 @@ def _print_result(result: dict[str, Any]) -> None:
     policy = result["policy"]
     columns = zip(result["shares"], result["anytime"], policy["gmacs"], policy["milliseconds"], strict=True)
     print_table(
-        f"{result['split']} of {result['data']}, {result['samples']} images really leaving",
+        f"{result['split']} of {result['data']}, {result['samples']} images, early exit executed",
         ["exit", "leave here", "accuracy if all did", "GMACs", f"ms at batch {policy['batch_size']}"],
         [
             [str(k), f"{share:.1%}", f"{alone:.2%}", f"{cost:.4g}", f"{spent:.4g}"]
@@ -99,7 +122,7 @@ def _print_result(result: dict[str, Any]) -> None:
 
 
 def _print_released(path: Path) -> None:
-    """What a released checkpoint says of itself."""
+    """Costs, accuracies and thresholds that a released checkpoint holds."""
     from ..runs.model_files import load_released
 
     stored = getattr(load_released(path), "released", None) or {}

@@ -53,7 +53,12 @@ class Shown(Watcher):
         self.ended += 1
         if problem is not None:
             self.failed.append(f"{run}: {problem}")
-        outcome = f"{result['split']} top-1 {result['top1']:.2%}" if result else "done, with nothing to evaluate it on"
+        outcome = "done, with nothing to evaluate it on"
+        if result and result.get("metrics"):
+            from ..common.metric import Metric
+
+            metric = Metric(**result["metrics"][0])
+            outcome = f"{result['split']} {metric.label} {metric.text(result[metric.name])}"
         outcome = outcome if problem is None else f"failed: {problem}"
         self.say(f"[{self.ended}/{self.planned}] {run}: {outcome}")
 

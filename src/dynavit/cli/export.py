@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from ..runs.subject import Subject, Which
 from .parse import positional
 from .show import print_table
 
@@ -10,12 +11,11 @@ from .show import print_table
 @positional("run")
 def export(
     run: Path,
+    which: Which,
     format: Literal["onnx", "pt2"] = "onnx",
     fold: bool = False,
     int8: bool = False,
     out: Path | None = None,
-    checkpoint: Literal["last", "best"] = "last",
-    weights: Literal["model", "ema"] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a run's model as ONNX or .pt2, with all that is needed to use it, compared with the run's model.
@@ -29,15 +29,11 @@ def export(
         fold: fold norms away first, see `dynavit fold`.
         int8: also write 8-bit weights, with accuracy and time beside float32; onnx only, not for cascades.
         out: where to write; RUN-onnx or RUN-pt2 if not given.
-        checkpoint: the end of the training, or where validation was best.
-        weights: the trained ones or their average; the average if the run kept one.
         overwrite: replace a bundle that is there.
     """
     from ..runs.export import export_run
 
-    where, facts = export_run(
-        run, format, out, folded=fold, int8=int8, checkpoint=checkpoint, weights=weights, overwrite=overwrite
-    )
+    where, facts = export_run(Subject.of(run, which), format, out, folded=fold, int8=int8, overwrite=overwrite)
     error = facts["error"]
     print_table(
         f"{where}: {', '.join([*facts['parts'], *([facts['early_exit']] if 'early_exit' in facts else [])])}",

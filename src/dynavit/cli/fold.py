@@ -1,18 +1,19 @@
 """`dynavit fold`: a run without its foldable norms."""
 
+import re
 from pathlib import Path
-from typing import Literal
 
+from ..runs.subject import Subject, Which
 from .parse import positional
 
 
 @positional("run")
 def fold(
     run: Path,
+    which: Which,
     out: Path | None = None,
-    checkpoint: Literal["last", "best"] = "last",
-    weights: Literal["model", "ema"] | None = None,
     recalibrate: int | None = None,
+    grid: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Move norms that are affine maps at evaluation into the linear layers around them.
@@ -23,13 +24,21 @@ def fold(
     Args:
         run: directory of a run.
         out: where to write; RUN-folded if not given.
-        checkpoint: the end of the training, or where validation was best.
-        weights: the trained ones or their average; the average if the run kept one.
         recalibrate: first recompute statistics of the norms on so many batches of 64 training images.
+        grid: freeze every DTN for this grid of tokens, such as 14x14, which makes it cheaper and takes no other.
         overwrite: replace a folded run that is there.
     """
-    from ..runs.export import fold_run
+    from ..runs.fold import fold_run
 
-    where, report = fold_run(run, out, checkpoint=checkpoint, weights=weights, recalibrate=recalibrate, overwrite=overwrite)
+    where, report = fold_run(
+        Subject.of(run, which), out, recalibrate=recalibrate, grid=None if grid is None else _grid(grid), overwrite=overwrite
+    )
     print(report)
     print(f"written to {where}")
+
+
+def _grid(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    if not found or "0" in found.groups():
+        raise ValueError(f"--grid is rows x columns of tokens, such as 14x14; got {text}")
+    return int(found[1]), int(found[2])

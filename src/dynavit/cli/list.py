@@ -39,22 +39,18 @@ def list_norms(json: bool = False) -> None:
 
 
 def norm_rows() -> list[NormRow]:
-    """What the table shows, as data."""
+    """The rows of the table as data."""
     from ..norms import Norm, create_norm
     from ..norms import list_norms as names
-    from ..norms.factory import norm_class_of
+    from ..norms.factory import norm_class_of, options_of
 
     shared = inspect.signature(Norm).parameters
     rows = []
     for name in names():
         norm_class = norm_class_of(name)
-        own = {
-            option: parameter.default
-            for option, parameter in inspect.signature(norm_class).parameters.items()
-            if option not in shared and parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        }
+        own = {option: parameter.default for option, parameter in options_of(norm_class).items() if option not in shared}
         size = sum(parameter.numel() for parameter in create_norm(name, DIM, heads=HEADS).parameters())
-        rows.append(NormRow(name, (inspect.getdoc(norm_class) or "").partition("\n")[0], own, size))
+        rows.append(NormRow(name, inspect.cleandoc(norm_class.__doc__ or "").partition("\n")[0], own, size))
     return rows
 
 
@@ -87,19 +83,49 @@ def list_models(pattern: str = "*", json: bool = False) -> None:
 
 
 def model_rows(pattern: str = "*") -> list[ModelRow]:
-    """What the table shows, as data."""
+    """The rows of the table as data."""
     import torch
 
     from ..models import create_model
     from ..models import list_models as names
-    from ..models.registry import describe_model, is_own
+    from ..models.registry import describe_model, home_of
 
     rows = []
     for name in names(pattern):
         with torch.device("meta"):  # shapes without memory or initialisation
             size = sum(parameter.numel() for parameter in create_model(name).parameters())
-        rows.append(ModelRow(name, describe_model(name), "dynavit" if is_own(name) else "timm", size))
+        rows.append(ModelRow(name, describe_model(name), home_of(name), size))
     return rows
+
+
+def list_tasks(json: bool = False) -> None:
+    """List the tasks: what a model is trained for, how it is judged, and the task's own options.
+
+    The task follows from model and data unless --task names another; its options are written --task.NAME. In Python:
+    `TrainConfig(task=..., task_options={...})`.
+
+    Args:
+        json: print JSON instead of a table.
+    """
+    from ..tasks.table import TASKS
+    from .parse import attribute_docs
+
+    rows = []
+    for name in TASKS:
+        task = TASKS[name]
+        main = task.metrics[0] if task.metrics else None
+        judged = f"{main.label}, {main.better} is better" if main else "loss"
+        about = (inspect.getdoc(task) or "").partition("\n")[0]
+        rows.append({"name": name, "description": about, "judged by": judged, "options": attribute_docs(task.Options)})
+    if json:
+        print(json_format.dumps(rows, indent=2))
+        return
+    columns = ("name", "description", "judged by")
+    shown = [
+        [*(str(row[column]) for column in columns), ", ".join(f"--task.{option}" for option in row["options"]) or "-"]
+        for row in rows
+    ]
+    print_table("Tasks", ["name", "what it is", "judged by", "own options"], shown)
 
 
 def list_data(json: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""`dynavit <command> ...`: a table from words to plain functions, and the manners around it.
+"""`dynavit <command> ...`: a table from words to plain functions, and error handling.
 
 A function's docstring is its help, its parameters are its options. Nothing here imports torch: help and typing errors
 answer at once, and each function imports what it needs when it runs.
@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from ..common.registry import nearest_match_error
 from .analyze import analyze
 from .bench import bench_loop, bench_models, bench_norms
-from .calibrate import calibrate
+from .calibrate import judge, search, show
 from .compare import compare
 from .convert import convert
-from .evaluate import evaluate, predict, report
+from .evaluate import evaluate
 from .export import export
 from .fold import fold
-from .list import list_data, list_models, list_norms, list_recipes
-from .parse import first_line, parse_options
+from .list import list_data, list_models, list_norms, list_recipes, list_tasks
+from .parse import first_line, parse_options, take_plugins
+from .predict import predict
+from .report import report
+from .robust import robust
 from .train import train
 
 Command = Callable[..., None]
@@ -30,24 +33,31 @@ class Group:
     """A command that takes a second word."""
 
     about: str
-    noun: str  # what the second word names, for error messages
+    noun: str  # named by the second word, for error messages
     members: dict[str, Command]
+    default: str | None = None  # the member that is meant where the second word is none of them
 
 
 COMMANDS: dict[str, Command | Group] = {
     "train": train,
     "eval": evaluate,
+    "robust": robust,
     "compare": compare,
     "report": report,
     "analyze": analyze,
     "predict": predict,
-    "calibrate": calibrate,
+    "calibrate": Group(
+        "Thresholds for the exits of a cascade.",
+        "thing to do with thresholds",
+        {"search": search, "judge": judge, "show": show},
+        default="search",
+    ),
     "fold": fold,
     "export": export,
     "list": Group(
         "Show what there is to choose from.",
         "thing to list",
-        {"norms": list_norms, "models": list_models, "data": list_data, "recipes": list_recipes},
+        {"norms": list_norms, "models": list_models, "tasks": list_tasks, "data": list_data, "recipes": list_recipes},
     ),
     "bench": Group(
         "Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models, "loop": bench_loop}
@@ -62,16 +72,17 @@ Examples:
   dynavit train --model vit_tiny_star --norm dtn --data cifar10 --data-dir data --download --seed 1 --engine.precision bf16
   dynavit train --config fashion_mnist --data-dir data    a recipe (see dynavit list recipes); any option may follow
   dynavit eval runs/x --split val --checkpoint best       accuracy, of each class too, and calibration
-  dynavit eval runs/x --robust --baseline runs/ln --processes 2     errors on corrupted images, and mCE
+  dynavit robust runs/ln runs/x --processes 2             errors on corrupted images, and mCE against the first run
   dynavit predict runs/x photo.png scans/ --top 3         what the model sees in image files
   dynavit compare --norms ln,dtn,rms --seeds 0,1,2 --epochs 10 --out runs/norms     means, errors, costs, and a page
   dynavit compare --vary '{"lr":[1e-3,3e-3]}' --processes 2 --out runs/lr     each norm with each learning rate
+  dynavit compare --plugin my_norm.py --norms ln,dtn,mine --out runs/mine     a norm of your own beside ours (docs/extend.md)
   dynavit report runs/norms                   the page again, from its files
   dynavit analyze runs/x                      figures of what happens inside: tokens, attention, λ, positions
   dynavit analyze runs/norms --images 256     the settings of a comparison side by side
   dynavit train --model dvt_vit_digits --epochs 8 --lr 3e-3 --out runs/dvt     a cascade: few tokens first, more where needed
   dynavit calibrate runs/dvt --accuracy 0.95     when images may leave it: found on val, judged on test, used by predict
-  dynavit calibrate runs/dvt --mode evaluate --judge val     the stored thresholds on another split
+  dynavit calibrate judge runs/dvt --split val       the stored thresholds on another split
   dynavit fold runs/x                         the same model without the norms that fold away, in runs/x-folded
   dynavit export runs/x --fold --int8         ONNX files and how to use them, compared with the model, in runs/x-onnx
   dynavit predict runs/x-onnx photo.png       the same answers without the training code
@@ -87,6 +98,7 @@ Examples:
   dynavit bench norms --config bench.yaml --repeats 5
 
 Options may be written with dashes or underscores, and come from a file with --config; the command line wins.
+Every command takes --plugin FILE.py, a file that registers norms, tasks, data sets or models of your own.
 DYNAVIT_DEBUG=1 shows the traceback behind an error."""
 
 WRONG_USE = 2  # the exit code of argparse and most Unix tools for a call that makes no sense
@@ -126,11 +138,14 @@ def _dispatch(words: list[str]) -> None:
         raise ValueError(f"the command comes first, got {name!r}. Commands: {', '.join(COMMANDS)}")
     if name not in COMMANDS:
         raise nearest_match_error("command", name, COMMANDS)
+    rest = take_plugins(rest)
     command = COMMANDS[name]
     if isinstance(command, Group):
         if rest and rest[0] in ("-h", "--help"):
             print(_group_help(name, command))
             return
+        if command.default is not None and rest and rest[0] not in command.members:
+            rest = [command.default, *rest]
         if not rest or rest[0].startswith("-"):
             raise ValueError(f"'dynavit {name}' needs a {command.noun}: {', '.join(command.members)}")
         member, *rest = rest

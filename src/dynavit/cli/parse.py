@@ -16,7 +16,7 @@ from ..common.registry import nearest_match_error
 from ..runs.config import from_plain
 from .recipes import config_file
 
-_OWN_OPTIONS = ("config", "help", "print_config")
+_OWN_OPTIONS = ("config", "help", "plugin", "print_config")
 # Everyday options that live in a group.
 _SHORT = {"strict": "loading.strict", "download": "loading.download"}
 
@@ -29,6 +29,30 @@ def positional(*names: str) -> Callable[[Callable[..., None]], Callable[..., Non
         return function
 
     return mark
+
+
+def take_plugins(words: Sequence[str]) -> list[str]:
+    """Load the files that `--plugin` names and return the other words. First of all: names may be theirs."""
+    rest, files = [], []
+    waiting = False
+    for word in words:
+        if waiting:
+            files.append(word)
+            waiting = False
+        elif word == "--plugin":
+            waiting = True
+        elif word.startswith("--plugin="):
+            files.append(word.partition("=")[2])
+        else:
+            rest.append(word)
+    if waiting or not all(files):
+        raise ValueError("--plugin needs a file: --plugin my_norm.py; several: --plugin a.py --plugin b.py")
+    if files:
+        from ..common.plugins import load_plugin
+
+        for file in files:
+            load_plugin(file)
+    return rest
 
 
 def parse_options(function: Callable[..., None], words: Sequence[str], prog: str) -> dict[str, Any] | None:
@@ -51,6 +75,7 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
         prog=prog,
         usage=_usage(function, prog),
         description=_prose(function),
+        epilog=_task_help() if "task_options" in types and {"-h", "--help"} & set(words) else None,
         exit_on_error=False,
         allow_abbrev=False,  # an abbreviation breaks when an option is added
         formatter_class=Help,
@@ -59,6 +84,9 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
         "--config",
         action="config",
         help="a recipe (`dynavit list recipes`) or a YAML file with any of these options; the command line wins",
+    )
+    parser.add_argument(
+        "--plugin", metavar="FILE.py", help="a file that registers norms, tasks, data sets or models of your own; repeatable"
     )
     flat = _flat_parameters(function)
     parser.add_function_arguments(function, as_group=False, skip=set(flat))
@@ -76,6 +104,27 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
     for name, kind in flat.items():
         options[name] = from_plain(kind, {f.name: _as_dict(parsed[f.name]) for f in dataclasses.fields(kind)})
     return options
+
+
+def _task_help() -> str:
+    """Options of all tasks that have any."""
+    from ..tasks.table import options_of_tasks
+
+    lines = []
+    for name, kind in options_of_tasks().items():
+        about = attribute_docs(kind)
+        lines.append(f"options of the task {name}:")
+        for field in dataclasses.fields(kind):
+            default = f" (default: {field.default})" if field.default not in (None, dataclasses.MISSING) else ""
+            lines.append(f"  --task.{field.name}  {about.get(field.name, '')}{default}")
+    return "\n".join(lines)
+
+
+def attribute_docs(kind: type) -> dict[str, str]:
+    """Field name to its line under "Attributes:" in the docstring of a dataclass."""
+    from docstring_parser import parse
+
+    return {each.arg_name: " ".join((each.description or "").split()) for each in parse(kind.__doc__ or "").params}
 
 
 def _as_dict(value: Any) -> Any:
@@ -164,6 +213,8 @@ def _normal_spelling(words: Sequence[str], types: dict[str, Any]) -> list[str]:
         own = name.removeprefix("no_") if negated else name
         if own not in types and _SHORT.get(own) in types:
             own = name = _SHORT[own]
+        if name.startswith("task.") and "task_options" in types:
+            name = f"task_options.{name.removeprefix('task.')}"
         switch = bare and own in flags
         word = f"--{own}={'false' if negated else 'true'}" if switch else f"--{name}{equals}{value}"
         (last if name == "print_config" else spelled).append(word)
@@ -184,7 +235,7 @@ def _check_names(words: Sequence[str], known: Sequence[str]) -> None:
 
 def _meant(words: Sequence[str], types: dict[str, Any]) -> list[str]:
     """Values as what they mean: a recipe's name its file, `0,1,2` a list of numbers."""
-    meaning: dict[str, Callable[[str], str]] = {"--config": lambda value: str(config_file(value))}
+    meaning: dict[str, Callable[[str], str]] = {"--config": _config}
     for name, kind in types.items():
         if kind == list[int]:
             meaning[f"--{name}"] = lambda value: value if value.startswith("[") else f"[{value}]"
@@ -197,6 +248,11 @@ def _meant(words: Sequence[str], types: dict[str, Any]) -> list[str]:
             word = meaning[meant[-1]](word)
         meant.append(word)
     return meant
+
+
+def _config(value: str) -> str:
+    """The file of a recipe's name; options that are given as JSON stay."""
+    return value if value.startswith("{") else str(config_file(value))
 
 
 def _one_line(error: Exception, prog: str, known: Sequence[str]) -> str:

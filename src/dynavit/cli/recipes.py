@@ -17,7 +17,7 @@ DIRECTORY = Path(__file__).parents[1] / "recipes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What stands on top of a recipe."""
+    """The comments on top of a recipe."""
 
     name: str
     what: str

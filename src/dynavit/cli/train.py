@@ -1,11 +1,13 @@
 """`dynavit train`: one run."""
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..runs.config import TrainConfig
+from ..runs.config import TrainConfig, upgraded
+from ..runs.directory import RunDirectory
 
 
 def train(
@@ -43,24 +45,27 @@ def train(
 
 
 def options_of_the_run(words: Sequence[str]) -> list[str]:
-    """`--resume` begins with the options in the run's own config.yaml; the command line may repeat them."""
+    """`--resume` begins with the options that the run has stored; the command line may repeat them."""
     words = list(words)
     names = [word.partition("=")[0] for word in words]
     if "--resume" not in names or "--out" not in names:
         return words
     at = names.index("--out")
     out = words[at].partition("=")[2] or (words[at + 1] if at + 1 < len(words) else "")
-    stored = Path(out) / "config.yaml"
-    return ["--config", str(stored), *words] if out and stored.is_file() else words
+    if not out or not RunDirectory(out).config_file.is_file():
+        return words
+    return ["--config", json.dumps(upgraded(RunDirectory(out).read_config())), *words]
 
 
 train.prepare = options_of_the_run  # type: ignore[attr-defined]
 
 
 def _tell(out: Path, steps: int) -> None:
-    import json
+    from ..common.metric import Metric
 
     print(f"{out}: {steps} steps")
-    for file in sorted((out / "eval").glob("*.json")):
+    for file in RunDirectory(out).evaluation_files():
         result = json.loads(file.read_text())
-        print(f"  {file.stem}: top-1 {result['top1']:.2%}, top-5 {result['top5']:.2%} of {result['samples']} images")
+        shown = [Metric(**metric) for metric in result["metrics"][:2]]
+        values = ", ".join(f"{metric.label} {metric.text(result[metric.name])}" for metric in shown)
+        print(f"  {file.stem}: {values} of {result['samples']} images")

@@ -1,1 +1,1 @@
-"""What every room may use and no room owns: files that are never half written, names, torchvision."""
+"""Things that every room may use: batches, tasks, data sets, metrics, names, plug-ins, files that are never half written."""

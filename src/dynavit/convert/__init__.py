@@ -1,4 +1,4 @@
-"""Replace the norms of any model: what to swap, the context of each norm, how its grid travels, and the swap itself."""
+"""Replace the norms of any model: the plan with the context of each norm, the way its grid travels, and the swap itself."""
 
 from .grid import MissingGridError, token_grid
 from .plan import SwapPlan, SwapRow

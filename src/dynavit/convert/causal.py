@@ -1,25 +1,18 @@
-"""Models in which a token must not learn about later ones: norms that mix tokens would tell it.
+"""Models in which a token must not depend on later ones: a norm that mixes tokens would leak them.
 
-Only what the modules say of themselves can be seen. A causal mask that is passed when the model is called cannot: then
-`causal=True` has to be said.
+Only what the modules say of themselves can be seen. A causal mask that is passed when the model is called cannot: then the
+caller has to say `causal=True`.
 """
 
 import re
 
 from torch import nn
 
-# Norms that treat each token by itself. Any other norm counts as mixing, also one registered later.
-TOKEN_WISE = frozenset({"ln", "rms", "scale", "dyt", "derf"})
-
 _DECODER = re.compile(r"GPT|Causal|Llama|Mistral|(?<!en)DecoderLayer$|DecoderBlock$", re.I)
 
 
-def mixes_tokens(norm: str) -> bool:
-    return norm not in TOKEN_WISE
-
-
 def causal_modules(model: nn.Module) -> dict[str, str]:
-    """Paths of modules that say they are causal, and how."""
+    """Paths of modules that say they are causal, each with the evidence."""
     found = {}
     for path, module in model.named_modules():
         name = type(module).__name__
@@ -34,7 +27,7 @@ def causal_modules(model: nn.Module) -> dict[str, str]:
 
 
 def causal_reason(path: str, block: str, causal: dict[str, str]) -> str:
-    """Why the norm at `path` is part of something causal; "" if it is not."""
+    """The evidence that the norm at `path` is part of something causal; "" if there is none."""
     for place, why in causal.items():
         around = not place or path.startswith(f"{place}.")
         beside = block and (place == block or place.startswith(f"{block}."))

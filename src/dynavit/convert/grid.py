@@ -1,17 +1,16 @@
-"""How the grid of the tokens reaches a swapped norm, whose caller only passes tokens.
+"""The grid of the tokens on its way to a swapped norm, whose caller only passes tokens.
 
-Tokens have forgotten where they lay: 196 of them may be 14x14 or 7x28. The model knew when it made them, in the convolutions
-that turned the image into feature maps. So hooks on these modules write down the size of each map, and a norm that
-receives T tokens takes the map of T cells.
+A token count does not tell the grid: 196 tokens may be 14x14 or 7x28. The convolutions that turned the image into feature maps
+do. So hooks on these modules write down the size of each map, and a norm that receives T tokens takes the map of T cells.
 
-* **Forward.** What was written down belongs to one call of the model, in one thread. Nothing is kept
-  on modules, so replicas in threads do not meet. The first convolution starts a new page, also when `forward_features`
-  is called instead of the model.
+* **Forward.** Sizes are written on a page that belongs to one call of the model, in one thread. Nothing is kept on modules, so
+  replicas in threads do not disturb each other. The first convolution starts a new page, also when `forward_features` is called
+  instead of the model.
 * **Recomputation** (activation checkpointing) runs parts of the model inside a backward pass, when that page is gone, perhaps
   with another forward pass in between. Therefore the inputs of swapped norms and of the modules around them are remembered
-  by their storage, which the checkpoint keeps alive: the recomputed part finds its grid from its own input. Failing that
-  (say, activations were moved to another device), a token count that only ever came with one grid still has one answer.
-* Otherwise there is no answer, and the norm raises. It never assumes a square.
+  by their storage, which the checkpoint keeps alive: the recomputed part finds its grid from its own input. If that fails
+  (activations were moved to another device, say), a token count that has only ever come with one grid still tells it.
+* Otherwise the norm raises. It never assumes a square.
 """
 
 import math
@@ -32,12 +31,12 @@ MAP_MAKERS = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.Unfold)
 
 
 class MissingGridError(RuntimeError):
-    """A norm that needs positions received tokens whose grid nobody knows."""
+    """A norm that needs positions received tokens whose grid is unknown."""
 
 
 @dataclass(eq=False)
 class Page:
-    """What is known about one call of the model."""
+    """The feature maps of one call of the model."""
 
     task: int  # the backward pass it runs in
     owner: Any = None  # the module whose call it is; None: opened by the first convolution
@@ -96,7 +95,7 @@ def token_grid(rows: int, cols: int) -> Iterator[None]:
 
 
 class Carrier:
-    """What the hooks of one model share. It holds no modules, so that copies of the model get a carrier of their own."""
+    """The memory that the hooks of one model share. It holds no modules, so copies of the model get a carrier of their own."""
 
     def __init__(self, patch: Grid | None = None) -> None:
         self.patch = patch  # for patch embeddings without a convolution: the size of a patch in pixels
@@ -167,7 +166,7 @@ class MapHook:
     inside: bool = False  # inside a block with swapped norms
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        grid = _map_size(module, args, output)
+        grid = map_size(module, args, output)
         if grid is None:
             return
         task = _task()
@@ -239,7 +238,7 @@ def attach(model: nn.Module, carrier: Carrier, norms: dict[str, int], first: str
 
 
 def detach(model: nn.Module) -> None:
-    """Remove what `attach` has registered."""
+    """Remove the hooks that `attach` has registered."""
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key, hook in list(hooks.items()):
@@ -281,7 +280,7 @@ def _tokens_in(values: Any) -> Tensor | None:
     return next((x for x in values if isinstance(x, Tensor) and x.dim() == 3), None)
 
 
-def _map_size(module: nn.Module, args: tuple[Any, ...], output: Any) -> Grid | None:
+def map_size(module: nn.Module, args: tuple[Any, ...], output: Any) -> Grid | None:
     if not isinstance(module, nn.Unfold):
         return (output.shape[2], output.shape[3]) if isinstance(output, Tensor) and output.dim() == 4 else None
     if args[0].dim() != 4:

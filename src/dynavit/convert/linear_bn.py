@@ -1,20 +1,20 @@
-"""LeViT and its kin: no norm in front of attention and MLP, but a BatchNorm behind every linear layer.
+"""LeViT and models like it: no norm in front of attention and MLP, but a BatchNorm behind every linear layer.
 
-The layers that read a block's input, a block's queries, keys and values and the first layer of its MLP, are the nearest thing
-to normalising tokens in front of them: their BatchNorm may be replaced by a norm that sees tokens on their grid.
+Some linear layers read a block's input: those of queries, keys and values, and the first one of the MLP. Their BatchNorm is the
+nearest thing to a norm in front of the block, and may be replaced by one that sees the tokens on their grid.
 """
 
 import re
 
 from torch import Tensor, nn
 
-from .sites import Found, OldNorm, heads_of, is_attention
+from .sites import LocatedNorm, OldNorm, heads_of, is_attention
 
 _READS_INPUT = re.compile(r"(^|\.)(qkv|mlp\.(ln1|fc1|0))$")
 
 
 class LinearThenNorm(nn.Module):
-    """A linear layer and the norm of what it gives. Keeps the names `linear` and `bn`, and with them checkpoints' keys."""
+    """A linear layer and the norm of its output. The names `linear` and `bn` are kept, and with them checkpoints' keys."""
 
     def __init__(self, linear: nn.Linear, norm: nn.Module) -> None:
         super().__init__()
@@ -35,9 +35,9 @@ def is_linear_bn(module: nn.Module) -> bool:
     )
 
 
-def find_linear_bn(model: nn.Module) -> list[Found]:
-    """BatchNorms behind the linear layers that read the input of a block; none where the model has LayerNorms too."""
-    found: list[Found] = []
+def find_linear_bn(model: nn.Module) -> list[LocatedNorm]:
+    """BatchNorms behind the linear layers that read the input of a block."""
+    found: list[LocatedNorm] = []
     modules = dict(model.named_modules())
     blocks: dict[str, int] = {}
     for path, module in modules.items():
@@ -53,7 +53,7 @@ def find_linear_bn(model: nn.Module) -> list[Found]:
         assert isinstance(bn, nn.BatchNorm1d)
         old = OldNorm("bn", bn.num_features, bn.eps, bn.weight, bn.bias)
         depth = blocks.setdefault(block, len(blocks))
-        heads = heads_of(attention)
+        heads, name = heads_of(attention), type(attention).__name__
         # The run watches the pair: what it receives, (b, t, c), tells more than the flattened (b t, c) of its BatchNorm.
-        found.append(Found(f"{path}.bn", module, old, "block", "linear_bn", block, depth, heads, type(attention).__name__))
+        found.append(LocatedNorm(f"{path}.bn", module, old, "block", "linear_bn", block, depth, heads, name))
     return found

@@ -1,4 +1,4 @@
-"""The plan of a swap: one row for every norm of a model, with what happens to it and why. It is plain data, and JSON."""
+"""The plan of a swap: one row for every norm of a model, with the action and its reason. It is plain data, and JSON."""
 
 import json
 from collections import Counter
@@ -7,31 +7,31 @@ from typing import Any, Literal
 
 Action = Literal["swap", "keep", "refuse"]
 # (b, t, c), (b, rows, cols, c), (b, c, rows, cols), (t, b, c)
-Layout = Literal["tokens", "map", "channels_first", "sequence_first"]
+AxisOrder = Literal["tokens", "map", "channels_first", "sequence_first"]
 
 
 @dataclass
 class SwapRow:
-    """One norm. "keep": it could be swapped, if `where` names it; "refuse": it could not be right."""
+    """One norm. "keep": it is swapped only if `where` names it; "refuse": a swap could not be right."""
 
     path: str
     old: str  # its class
     action: Action
     reason: str
-    site: str  # what it stands in front of: "attn", "mlp", "other"; "linear_bn": a BatchNorm inside a linear layer
+    site: str  # what it stands in front of: "attn", "mlp", "other"; "linear_bn": a BatchNorm behind a linear layer
     depth: int | None  # index of its block, counted through the model
     dim: int
     heads: int
-    layout: Layout
+    layout: AxisOrder
     num_prefix_tokens: int
     ndim: int = 2  # 1: a sequence
-    grid: tuple[int, ...] | None = None  # what the planning run saw; the grid of each forward pass is its own
+    grid: tuple[int, ...] | None = None  # in the planning run; each forward pass has its own
     also: tuple[str, ...] = ()  # further paths of the same module
 
 
 @dataclass
 class SwapPlan:
-    """What `swap_norms` does to a model, enough to do it again (`apply_plan`)."""
+    """Everything that `swap_norms` does to a model, enough to do it again (`apply_plan`)."""
 
     model: str  # its class
     norm: str
@@ -46,7 +46,7 @@ class SwapPlan:
     deviation: float | None = None  # largest change of an output by the swap, relative to the largest output
 
     def counts(self) -> dict[str, int]:
-        """How many rows: {"swap": .., "keep": .., "refuse": ..}."""
+        """Numbers of rows: {"swap": .., "keep": .., "refuse": ..}."""
         counted = Counter(row.action for row in self.rows)
         return {"swap": counted["swap"], "keep": counted["keep"], "refuse": counted["refuse"]}
 

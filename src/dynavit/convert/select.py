@@ -1,4 +1,4 @@
-"""`where=`: which norms are meant."""
+"""`where=`: the choice of norms to swap."""
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -13,8 +13,11 @@ SITES = ("attn", "mlp", "other", "linear_bn")
 
 
 def selector(where: Where, rows: list[SwapRow]) -> Callable[[SwapRow], bool]:
-    """A test of rows. Name patterns, callables and sites off the usual ones reach norms that are kept otherwise;
-    a depth, or a usual site, only narrows what would be swapped anyway."""
+    """A test of rows.
+
+    Name patterns, functions and the sites "other" and "linear_bn" reach norms that would be kept; a depth, or the sites "attn"
+    and "mlp", only narrow what would be swapped anyway.
+    """
     if isinstance(where, str) or (isinstance(where, list | tuple) and all(isinstance(each, str) for each in where)):
         where = {"pattern": where}
     elif isinstance(where, range):

@@ -1,4 +1,4 @@
-"""What stands between a caller that only knows `norm(x)` and a norm that wants (b, t, c) and its grid."""
+"""Hooks on a swapped norm: its caller only knows `norm(x)`, the norm takes (b, t, c) and wants its grid."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,15 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from .grid import Carrier, MissingGridError, spelled
-from .plan import Layout
+from .plan import AxisOrder
 
 
 @dataclass(eq=False)
 class SiteHook:
+    """Brings tokens into the norm's order of axes and back, and hands over the grid."""
+
     path: str
-    layout: Layout
+    layout: AxisOrder
     prefix: int = 0
-    carrier: Carrier | None = None  # None: the norm needs no grid
+    carrier: Carrier | None = None  # None: the norm needs no grid of an image
+    sequence: bool = False  # the norm needs the grid of a sequence, (t,)
 
     def before(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -25,8 +28,11 @@ class SiteHook:
             x = x.permute(0, 2, 3, 1)
         elif self.layout == "sequence_first":
             x = x.transpose(0, 1)
-        if self.carrier is not None and x.dim() == 3 and not rest and kwargs.get("grid") is None:
-            kwargs = {**kwargs, "grid": self._grid(x)}
+        if x.dim() == 3 and not rest and kwargs.get("grid") is None:
+            if self.carrier is not None:
+                kwargs = {**kwargs, "grid": self._grid(x, self.carrier)}
+            elif self.sequence:
+                kwargs = {**kwargs, "grid": (x.shape[1] - self.prefix,)}
         return (x, *rest), kwargs
 
     def after(self, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
@@ -34,20 +40,19 @@ class SiteHook:
             return output.permute(0, 3, 1, 2)
         return output.transpose(0, 1) if self.layout == "sequence_first" else None
 
-    def _grid(self, x: Tensor) -> tuple[int, int]:
-        assert self.carrier is not None
-        grid = self.carrier.find(x, self.prefix)
+    def _grid(self, x: Tensor, carrier: Carrier) -> tuple[int, int]:
+        grid = carrier.find(x, self.prefix)
         if grid is None:
             extra = f" + {self.prefix} prefix tokens" if self.prefix else ""
-            seen = " or ".join(spelled(each) for grids in self.carrier.seen.values() for each in sorted(grids))
+            seen = " or ".join(spelled(each) for grids in carrier.seen.values() for each in sorted(grids))
             raise MissingGridError(
                 f"{self.path}: got {x.shape[1]} tokens and no feature map of this forward pass has that many cells{extra}"
                 + (f" (grids seen so far: {seen})" if seen else "")
                 + ". Call the model on images, or give the grid: `with dynavit.convert.token_grid(rows, cols):`"
             )
         if not torch.compiler.is_compiling():
-            self.carrier.seen.setdefault(x.shape[1] - self.prefix, set()).add(grid)
-            self.carrier.bind(x, grid)
+            carrier.seen.setdefault(x.shape[1] - self.prefix, set()).add(grid)
+            carrier.bind(x, grid)
         return grid
 
 

@@ -1,7 +1,7 @@
-"""Where norms stand in a model, read from its modules alone: which block, which attention, in front of what.
+"""Norms of a model and their surroundings, read from its modules alone: which block, which attention, in front of what.
 
-Models are recognised by structure, not by name or library: an attention is a module that has a number of heads, a block is
-what holds a norm and an attention side by side.
+Models are recognised by structure, not by name or library: an attention is a module that has a number of heads, a block is a
+module that holds a norm and an attention side by side.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..norms import LayerNorm, Norm, RMSNorm
+from ..norms import Norm
 
 Site = Literal["attn", "mlp", "other", "linear_bn"]
 Place = Literal["block", "inside", "per head", "embedding", "merging", "outside"]
@@ -50,7 +50,7 @@ _MERGING = re.compile(r"downsample|merg|reduction|pool|transition", re.I)
 
 @dataclass
 class OldNorm:
-    """What is carried over from the norm that leaves."""
+    """A norm that is to be replaced: what its successor may take over."""
 
     kind: str  # "ln", "rms", or a class name
     dim: int
@@ -62,7 +62,7 @@ class OldNorm:
 
 
 @dataclass
-class Found:
+class LocatedNorm:
     """A norm and its surroundings."""
 
     path: str
@@ -77,20 +77,20 @@ class Found:
     also: tuple[str, ...] = ()  # other paths of the same module
 
 
-def find_norms(model: nn.Module) -> list[Found]:
+def find_norms(model: nn.Module) -> list[LocatedNorm]:
     """Every norm of the LayerNorm family, in the order of the model's modules."""
     modules = dict(model.named_modules(remove_duplicate=False))
     attentions = {path: module for path, module in modules.items() if heads_of(module) is not None and is_attention(module)}
-    # An attention inside an attention (a wrapper around the one that has the projections) is the same attention.
     aliases: dict[int, list[str]] = {}
     for path, module in modules.items():
         aliases.setdefault(id(module), []).append(path)
+    ours = [f"{path}." for path, module in modules.items() if isinstance(module, Norm)]
     found = []
     for path, module in model.named_modules():
         old = read_norm(module)
-        if old is None:
+        if old is None or path.startswith(tuple(ours)):  # parts of a norm belong to it
             continue
-        item = Found(path, module, old, "outside", also=tuple(aliases[id(module)][1:]))
+        item = LocatedNorm(path, module, old, "outside", also=tuple(aliases[id(module)][1:]))
         _locate(item, modules, attentions)
         found.append(item)
     blocks = {block: index for index, block in enumerate(dict.fromkeys(item.block for item in found if item.block))}
@@ -125,37 +125,40 @@ def is_mlp(path: str, module: nn.Module) -> bool:
 
 
 def read_norm(module: nn.Module) -> OldNorm | None:
-    """What a module of the LayerNorm family normalises; None for any other module."""
+    """The norm that a module of the LayerNorm family is; None for any other module."""
+    if isinstance(module, Norm):
+        return OldNorm(_kind(module), module.dim, module.eps, module.weight, module.bias)
     name = type(module).__name__
-    torch_rms = getattr(nn, "RMSNorm", nn.LayerNorm)
-    if not isinstance(module, nn.LayerNorm | torch_rms | Norm) and not _LAYER_NORM.search(name):
+    if not isinstance(module, nn.LayerNorm | nn.RMSNorm) and not _LAYER_NORM.search(name):
         return None
     weight = _first_tensor(module, ("weight", "gamma", "g", "scale"))
     shape = getattr(module, "normalized_shape", None)
-    if isinstance(module, Norm):
-        shape = (module.dim,)
-    elif shape is None and weight is not None:
+    if shape is None and weight is not None:
         shape = tuple(n for n in weight.shape if n > 1) or tuple(weight.shape[-1:])
     if shape is None and any(True for _ in module.children()):
         return None  # a container that is named after what it contains
     shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
-    kind = "rms" if isinstance(module, torch_rms | RMSNorm) and not isinstance(module, nn.LayerNorm) else name
-    if isinstance(module, nn.LayerNorm | LayerNorm) or re.search(r"layer_?norm|^ln$", name, re.I):
-        kind = "ln"
-    elif re.search("rms", name, re.I):
-        kind = "rms"
     eps = next((float(value) for value in (getattr(module, e, None) for e in EPS_NAMES) if isinstance(value, float)), None)
     if eps is None:  # torch's RMSNorm means the precision of its numbers
         eps = torch.finfo((weight if weight is not None else torch.empty(0)).dtype).eps if hasattr(module, "eps") else 1e-5
     first = "2d" in name.lower() or getattr(module, "data_format", "") == "channels_first"
     bias = _first_tensor(module, ("bias", "beta", "b"))
-    old = OldNorm(kind, shape[0] if shape else 0, eps, weight, bias, first)
+    old = OldNorm(_kind(module), shape[0] if shape else 0, eps, weight, bias, first)
     if len(shape) != 1:
         old.trouble = f"normalises over {len(shape)} axes {shape}" if shape else "its number of channels cannot be read"
     elif any(not isinstance(child, nn.Identity) for child in module.children()):
         inside = ", ".join(type(child).__name__ for child in module.children() if not isinstance(child, nn.Identity))
         old.trouble = f"holds more than a norm ({inside}), which a swap would drop"
     return old
+
+
+def _kind(module: nn.Module) -> str:
+    name = type(module).__name__
+    if isinstance(module, Norm):  # one that starts as LayerNorm remains it if it has nothing to mix
+        return module.starts_as if module.starts_as is not None and not module.mixing_parameters else name
+    if isinstance(module, nn.LayerNorm) or re.search(r"layer_?norm|^ln$", name, re.I):
+        return "ln"
+    return "rms" if isinstance(module, nn.RMSNorm) or re.search("rms", name, re.I) else name
 
 
 def static_prefix(model: nn.Module) -> int:
@@ -175,7 +178,7 @@ def _first_tensor(module: nn.Module, names: tuple[str, ...]) -> Tensor | None:
     return next((value for value in (getattr(module, name, None) for name in names) if isinstance(value, torch.Tensor)), None)
 
 
-def _locate(item: Found, modules: dict[str, nn.Module], attentions: dict[str, nn.Module]) -> None:
+def _locate(item: LocatedNorm, modules: dict[str, nn.Module], attentions: dict[str, nn.Module]) -> None:
     parts = item.path.split(".")
     ancestors = [".".join(parts[:depth]) for depth in range(len(parts) - 1, -1, -1)]  # nearest first, "" is the model
     inside = next((path for path in ancestors if path and (path in attentions or is_mlp(path, modules[path]))), None)

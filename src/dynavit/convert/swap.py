@@ -1,4 +1,4 @@
-"""Replace the norms of anyone's model."""
+"""Replace the norms of a model."""
 
 import copy
 from typing import Any
@@ -6,14 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..norms import DynamicTokenNorm, Norm, create_norm
-from ..norms.annealed import AnnealedNorm
-from ..norms.factory import norm_class_of
+from ..norms import Norm
+from ..norms.seat import Seat, seat_norm
 from . import trace as tracing
 from .grid import Carrier, attach
 from .linear_bn import LinearThenNorm, is_linear_bn
 from .plan import SwapPlan, SwapRow
-from .planning import NEED_GRID, plan_and_trace
+from .planning import plan_and_trace
 from .select import Where
 from .site_hook import SiteHook, hook_of
 from .sites import OldNorm, read_norm
@@ -36,49 +35,51 @@ def swap_norms(
     Args:
         model: any module. A copy is changed and returned, unless `inplace`.
         norm, where, norm_options, causal, input_size: as in `plan_swap`, which shows what will happen.
-        start: "identity": the model computes what it did, and what is new is frozen until `unfreeze_norms`;
-            "near": mixing weights of 0.98, all trainable, the default where the norm can; "fresh": the norm's own beginning.
+        start: "identity": the model computes what it did, and the new mixing parameters are frozen until `unfreeze_norms`;
+            "near": the old norm has 98 % of the mixture and everything is trainable, the default for norms that can;
+            "fresh": the norm's own start.
     """
     plan, trace = plan_and_trace(model, norm, where, norm_options, causal, input_size)
     if not plan.swapped():
         reasons = sorted({f"{row.action}: {row.reason}" for row in plan.rows} | set(plan.notes))
         raise ValueError(f"{type(model).__name__}: there is no norm to swap. " + "; ".join(reasons[:6]))
-    kinds = {_old_norm(model, row).kind for row in plan.swapped()}
-    plan.start = choose_start(start, norm, norm_class_of(norm), plan.norm_options, kinds)
-    swapped = apply_plan(model if inplace else copy.deepcopy(model), plan)
+    changed = model if inplace else copy.deepcopy(model)
+    norms = _new_norms(changed, plan)
+    kinds = {_old_norm(changed, row).kind for row in plan.swapped()}
+    plan.start = choose_start(start, norm, next(iter(norms.values())), kinds)
+    _replace(changed, plan, norms)
     if trace is not None and plan.start != "fresh":
-        plan.deviation = _deviation(swapped, trace)
-    return swapped
+        plan.deviation = _deviation(changed, trace)
+    return changed
 
 
 def apply_plan(model: nn.Module, plan: SwapPlan) -> nn.Module:
-    """Do to this model what the plan says: the model it was made for, or another of the same architecture. In place."""
+    """Carry out a plan, in place, on the model it was made for or another of the same architecture."""
+    _replace(model, plan, _new_norms(model, plan))
+    return model
+
+
+def _replace(model: nn.Module, plan: SwapPlan, norms: dict[str, Norm]) -> None:
+    """Put the norms at the plan's paths, with hooks for the order of axes and for the grid."""
     carrier = Carrier(plan.patch)
     for row in plan.swapped():
-        old = _old_norm(model, row)
-        norm = _new_norm(model, row, old, plan)
+        norm = norms[row.path]
         if plan.start is not None:
             set_start(norm, plan.start)
-        needs_grid = isinstance(norm, DynamicTokenNorm) and norm.ndim == 2
-        hook = SiteHook(row.path, row.layout, row.num_prefix_tokens, carrier if needs_grid else None)
-        if needs_grid or row.layout in ("channels_first", "sequence_first"):
-            norm.register_forward_pre_hook(hook.before, with_kwargs=True)
-        if row.layout in ("channels_first", "sequence_first"):
-            norm.register_forward_hook(hook.after)
+        _hook(norm, row, carrier)
         _put(model, row, norm)
     _forbid_fused_layers(model)
     # Norms of an earlier swap that stay are served by the same carrier.
     prefixes = {}
     for path, module in model.named_modules(remove_duplicate=False):
-        hook_there = hook_of(module)
-        if hook_there is not None and hook_there.carrier is not None:
-            hook_there.carrier = carrier
-            prefixes[path] = hook_there.prefix
+        hook = hook_of(module)
+        if hook is not None and hook.carrier is not None:
+            hook.carrier = carrier
+            prefixes[path] = hook.prefix
     if prefixes:
         first = plan.first or next((path for path, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Unfold)), None)
         attach(model, carrier, prefixes, first)
     model.swap_plan = plan  # type: ignore[assignment]
-    return model
 
 
 def _old_norm(model: nn.Module, row: SwapRow) -> OldNorm:
@@ -99,29 +100,29 @@ def _old_norm(model: nn.Module, row: SwapRow) -> OldNorm:
     return old
 
 
-def _new_norm(model: nn.Module, row: SwapRow, old: OldNorm, plan: SwapPlan) -> Norm:
-    module = model.get_submodule(row.path)
+def _new_norms(model: nn.Module, plan: SwapPlan) -> dict[str, Norm]:
+    """A norm for each path of the plan, with the parameters that it takes over from the old one."""
+    return {row.path: _new_norm(model, row, plan) for row in plan.swapped()}
+
+
+def _new_norm(model: nn.Module, row: SwapRow, plan: SwapPlan) -> Norm:
+    old = _old_norm(model, row)
     like = (
         old.weight if old.weight is not None else next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     )
-    options: dict[str, Any] = {
-        "heads": row.heads,
-        "eps": old.eps,
-        "affine": old.weight is not None,
-        "device": like.device,
-        "dtype": like.dtype,
-    }
-    if plan.norm in NEED_GRID:
-        options["num_prefix_tokens"] = row.num_prefix_tokens
-        if plan.norm == "dtn":
-            options["ndim"] = row.ndim
-    norm = create_norm(plan.norm, row.dim, **{**options, **plan.norm_options})
-    for new, was in ((norm.weight, old.weight), (norm.bias, old.bias)):
-        _carry_over(new, was)
-    if isinstance(norm, AnnealedNorm) and old.kind == "ln":  # it begins as a LayerNorm: as this one
-        _carry_over(norm.ln_weight, old.weight)
-        _carry_over(norm.ln_bias, old.bias)
-    return norm.train(module.training)
+    norm = seat_norm(
+        plan.norm,
+        Seat(row.dim, row.heads, row.num_prefix_tokens, row.ndim),
+        plan.norm_options,
+        eps=old.eps,
+        affine=old.weight is not None,
+        device=like.device,
+        dtype=like.dtype,
+    )
+    given = {"weight": old.weight, "bias": old.bias}
+    for own, theirs in norm.inherited(old.kind).items():
+        _carry_over(getattr(norm, own), given[theirs])
+    return norm.train(model.get_submodule(row.path).training)
 
 
 @torch.no_grad()
@@ -132,6 +133,16 @@ def _carry_over(new: nn.Parameter | None, was: Tensor | None) -> None:
         new.copy_(was.reshape(new.shape))
     if isinstance(was, nn.Parameter):
         new.requires_grad_(was.requires_grad)
+
+
+def _hook(norm: Norm, row: SwapRow, carrier: Carrier) -> None:
+    ndim = getattr(norm, "ndim", row.ndim) if norm.needs_grid else 0
+    hook = SiteHook(row.path, row.layout, row.num_prefix_tokens, carrier if ndim == 2 else None, sequence=ndim == 1)
+    other_order = row.layout in ("channels_first", "sequence_first")
+    if ndim or other_order:
+        norm.register_forward_pre_hook(hook.before, with_kwargs=True)
+    if other_order:
+        norm.register_forward_hook(hook.after)
 
 
 def _put(model: nn.Module, row: SwapRow, norm: Norm) -> None:

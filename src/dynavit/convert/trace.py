@@ -1,13 +1,14 @@
-"""One forward pass that shows what each norm of a model really receives.
+"""One forward pass that shows what each norm of a model receives.
 
-Structure says where a norm stands; only running the model says whether it sees (b, t, c), windows, one class token or a
+Structure tells where a norm stands; only running the model tells whether it sees (b, t, c), windows, one class token or a
 pooled vector, how many tokens stand in front of the grid, and whether tokens lie on it row by row at all. The last is
 measured: the gradient of a token with respect to the image must be largest where the token is supposed to lie.
 """
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import grid as grids
-from .sites import Found, heads_of, is_attention, is_mlp
+from .sites import LocatedNorm, heads_of, is_attention, is_mlp
 
 BATCH = 2
 MOST_PREFIX_TOKENS = 8
@@ -29,22 +30,24 @@ class Call:
     maps: list[grids.Grid]  # that the model had made so far
     front_of: str = ""  # the attention or MLP around the norm whose own input this is
     next: str = ""  # what ran next in the norm's block: "attn", "mlp", "norm" or ""
-    is_ln: bool | None = None  # whether the output was LayerNorm's, over the last axis; None: not looked at
+    is_ln: bool | None = None  # whether the output was that of the norm's kind over the last axis; None: not looked at
     is_ln_first: bool | None = None  # ... over axis 1
 
 
 @dataclass
 class Trace:
-    calls: dict[str, list[Call]]
-    image: grids.Grid | None  # its size in pixels; None for sequences
-    first: str | None  # the convolution that received the image
-    outputs: list[Tensor]
+    """One run of a model, by paths of norms."""
+
     inputs: Tensor
-    tensors: dict[str, Tensor]  # the input of each norm's first call
+    calls: dict[str, list[Call]]
+    image: grids.Grid | None = None  # its size in pixels; None for sequences
+    first: str | None = None  # the convolution that received the image
+    outputs: list[Tensor] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)  # the input of each norm's first call
 
 
 def sample_input(model: nn.Module, input_size: Any) -> Tensor | None:
-    """A random image (or sequence) of the size that is given, or that the model names; None if nobody says."""
+    """A random image (or sequence) of the size that is given, or that the model names; None if the size is unknown."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     generator = torch.Generator().manual_seed(0)
     if isinstance(model, nn.TransformerEncoder | nn.TransformerEncoderLayer):
@@ -90,82 +93,77 @@ def image_size(model: nn.Module, given: Any = None) -> tuple[int, int, int] | No
     return None
 
 
-def run(model: nn.Module, found: list[Found], x: Tensor) -> Trace:
+def run(model: nn.Module, found: list[LocatedNorm], x: Tensor) -> Trace:
     """Run a copy of the model once in evaluation mode and look at every norm. Raises what the model raises.
 
     A copy, because some models keep things of a forward pass (LeViT its position biases).
     """
     model = copy.deepcopy(model).requires_grad_(False)
-    trace = Trace({item.path: [] for item in found}, None, None, [], x, {})
-    if x.dim() == 4:
-        trace.image = (x.shape[2], x.shape[3])
-    x = x.clone().requires_grad_(not x.is_meta)
-    maps: list[grids.Grid] = []
-    running: list[tuple[str, int]] = []  # modules being called, with the identity of their input
-    last: dict[str, Call] = {}  # the latest norm call of each block, until something else runs there
-    blocks = {item.path: item.block for item in found}
-
-    def saw_map(path: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            size = grids._map_size(module, args, output)
-            if size is not None:
-                trace.first = path if trace.first is None else trace.first
-                maps.append(size)
-
-        return hook
-
-    def entered(path: str, kind: str) -> Any:
-        def hook(module: nn.Module, args: Any) -> None:
-            running.append((path, id(args[0]) if args else 0))
-            for block in [b for b in last if path.startswith(f"{b}.")]:
-                last.pop(block).next = kind
-
-        return hook
-
-    def left(module: nn.Module, args: Any, output: Any) -> None:
-        if running:
-            running.pop()
-
-    def normalised(item: Found) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
-                return
-            source = args[0]
-            call = Call(tuple(source.shape), list(maps))
-            call.front_of = next((path for path, key in running if key == id(source)), "")
-            _compare_with_layer_norm(call, item, source, output)
-            trace.calls[item.path].append(call)
-            trace.tensors.setdefault(item.path, source)
-            block = blocks[item.path]
-            if block in last:
-                last[block].next = "norm"
-            last[block] = call
-
-        return hook
-
-    for path, module in model.named_modules():
-        if isinstance(module, grids.MAP_MAKERS):
-            module.register_forward_hook(saw_map(path))
-    for path, module in model.named_modules():
-        attention = heads_of(module) is not None and is_attention(module)
-        if path and (attention or is_mlp(path, module)):
-            module.register_forward_pre_hook(entered(path, "attn" if attention else "mlp"))
-            module.register_forward_hook(left, always_call=True)
-    for item in found:
-        watched = item.path.removesuffix(".bn") if item.site == "linear_bn" else item.path
-        model.get_submodule(watched).register_forward_hook(normalised(item))
+    inputs = x.clone().requires_grad_(not x.is_meta)
+    trace = Trace(inputs, {item.path: [] for item in found}, image=(x.shape[2], x.shape[3]) if x.dim() == 4 else None)
+    _Watcher(trace).attach(model, found)
     with torch.set_grad_enabled(not x.is_meta):
-        output = model.eval()(x)
+        output = model.eval()(inputs)
     trace.outputs = [t.detach() for t in tensors_in(output)]
-    trace.inputs = x
     return trace
 
 
-def place_of(trace: Trace, path: str, grid: grids.Grid, prefix: int, cells: list[grids.Grid]) -> list[tuple[float, grids.Grid]]:
-    """For each cell (at most BATCH), where the token that should lie there comes from.
+class _Watcher:
+    """Hooks that write down the calls of one run."""
 
-    Returns (share, place): the cell of the image that moves the token most, and how much the image within one cell of the
-    expected place moves it, relative to that. Empty if it cannot be measured.
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.maps: list[grids.Grid] = []
+        self.running: list[tuple[str, int]] = []  # attentions and MLPs being called, with the identity of their input
+        self.latest: dict[str, Call] = {}  # the last norm call of each block, until something else runs there
+
+    def attach(self, model: nn.Module, found: list[LocatedNorm]) -> None:
+        for path, module in model.named_modules():
+            if isinstance(module, grids.MAP_MAKERS):
+                module.register_forward_hook(partial(self._made_map, path))
+        for path, module in model.named_modules():
+            attention = heads_of(module) is not None and is_attention(module)
+            if path and (attention or is_mlp(path, module)):
+                module.register_forward_pre_hook(partial(self._entered, path, "attn" if attention else "mlp"))
+                module.register_forward_hook(self._left, always_call=True)
+        for item in found:
+            watched = item.path.removesuffix(".bn") if item.site == "linear_bn" else item.path
+            model.get_submodule(watched).register_forward_hook(partial(self._normalised, item))
+
+    def _made_map(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
+        size = grids.map_size(module, args, output)
+        if size is not None:
+            self.trace.first = path if self.trace.first is None else self.trace.first
+            self.maps.append(size)
+
+    def _entered(self, path: str, kind: str, module: nn.Module, args: Any) -> None:
+        self.running.append((path, id(args[0]) if args else 0))
+        for block in [b for b in self.latest if path.startswith(f"{b}.")]:
+            self.latest.pop(block).next = kind
+
+    def _left(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self.running:
+            self.running.pop()
+
+    def _normalised(self, item: LocatedNorm, module: nn.Module, args: Any, output: Any) -> None:
+        if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+            return
+        source = args[0]
+        call = Call(tuple(source.shape), list(self.maps))
+        call.front_of = next((path for path, key in self.running if key == id(source)), "")
+        _compare_with_old(call, item, source, output)
+        self.trace.calls[item.path].append(call)
+        self.trace.tensors.setdefault(item.path, source)
+        if item.block in self.latest:
+            self.latest[item.block].next = "norm"
+        self.latest[item.block] = call
+
+
+def place_of(trace: Trace, path: str, grid: grids.Grid, prefix: int, cells: list[grids.Grid]) -> list[tuple[float, grids.Grid]]:
+    """For each cell (at most BATCH), the part of the image that the token there depends on.
+
+    Returns (share, place): `place` is the cell of the image that moves the token most, `share` how much the image within one
+    cell of the expected place moves it, relative to that. Empty if it cannot be measured.
     """
     source = trace.tensors.get(path)
     if source is None or source.is_meta or not source.requires_grad or trace.image is None:
@@ -196,7 +194,7 @@ def place_of(trace: Trace, path: str, grid: grids.Grid, prefix: int, cells: list
 
 
 def grid_and_prefix(tokens: int, maps: list[grids.Grid], expected_prefix: int) -> tuple[grids.Grid, int] | None:
-    """Which map, and how many tokens in front of it, make up the count: what the model says first, then 0, 1, 2, ..."""
+    """The map, and the number of tokens in front of it, that make up the count: 0, what the model says, then 1, 2, ..."""
     page = grids.Page(grids.FORWARD, maps=maps)
     halves = [half for size in maps for half in grids.halvings(size)]
     for candidates in (maps, halves):
@@ -226,7 +224,8 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _compare_with_layer_norm(call: Call, item: Found, x: Tensor, y: Tensor) -> None:
+def _compare_with_old(call: Call, item: LocatedNorm, x: Tensor, y: Tensor) -> None:
+    """Write down whether (x, y) is what LayerNorm or RMSNorm, whichever the norm seems to be, computes."""
     old = item.old
     if x.is_meta or old.trouble or old.kind not in ("ln", "rms"):
         return

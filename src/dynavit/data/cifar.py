@@ -1,8 +1,8 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) from the official folders, python or binary version, both the same images in the
-same order. https://www.cs.toronto.edu/~kriz/cifar.html
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) from the official folders, python or binary version: the same images in the same
+order. https://www.cs.toronto.edu/~kriz/cifar.html
 
-Every file is compared with its official MD5 sum, except those of the binary version of CIFAR-100: there the number of records
-and the labels are checked, and nothing would tell of a changed pixel.
+Every file is compared with its official MD5 sum, except those of the binary version of CIFAR-100: there the number of images
+and the labels are checked, and a changed pixel would not be noticed.
 """
 
 import hashlib
@@ -12,18 +12,20 @@ import numpy as np
 import torch
 
 from ..common.torchvision_shim import ensure_torchvision
-from .cifar_versions import VERSIONS, Version
+from .cifar_versions import IMAGES, MD5, VERSIONS, Version
 from .config import DataConfig
+from .configured import configured
 from .dataset import DataSet, MemorySplit
-from .memory import memory_dataset
 
 
 def open_cifar10(data_dir: Path | None, config: DataConfig) -> DataSet:
+    """60,000 small photographs, 32x32, 10 classes."""
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
     return _open("cifar10", "CIFAR10", 10, mean, std, data_dir, config)
 
 
 def open_cifar100(data_dir: Path | None, config: DataConfig) -> DataSet:
+    """60,000 small photographs, 32x32, 100 classes."""
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
     return _open("cifar100", "CIFAR100", 100, mean, std, data_dir, config)
 
@@ -49,12 +51,12 @@ def _open(
     if found is None:
         raise FileNotFoundError(f"{name}: {_what_is_missing(name, data_dir)}; give the folder that holds it, or --download")
     version, folder = found
-    names = version.read_names(_checked(folder / version.names, version))
+    names = version.read_names(_checked(folder / version.names))
     if len(names) != classes:
         raise ValueError(f"{folder / version.names}: {len(names)} class names, {classes} expected")
     train = _split([folder / file for file in version.train], version)
     test = _split([folder / version.test], version)
-    return memory_dataset(name, train, test, names, mean, std, config)
+    return configured(DataSet(name, {"train": train, "test": test}, names, train.size, mean, std), config)
 
 
 def _find(name: str, data_dir: Path) -> tuple[Version, Path] | None:
@@ -75,9 +77,9 @@ def _what_is_missing(name: str, data_dir: Path) -> str:
     return f"found neither {' nor '.join(version.folder for version in VERSIONS[name])} in {data_dir}"
 
 
-def _checked(path: Path, version: Version) -> bytes:
+def _checked(path: Path) -> bytes:
     content = path.read_bytes()
-    expected = version.md5.get(path.name)
+    expected = MD5.get(path.name)
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if expected is not None and found != expected:
         raise ValueError(f"{path} is damaged: its MD5 sum is {found}, the official one {expected}; fetch it again")
@@ -87,12 +89,12 @@ def _checked(path: Path, version: Version) -> bytes:
 def _split(paths: list[Path], version: Version) -> MemorySplit:
     parts = []
     for path in paths:
-        content = _checked(path, version)
+        content = _checked(path)
         try:
             pixels, labels = version.read(content)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        expected = version.records.get(path.name, len(pixels))
+        expected = IMAGES.get(path.name, len(pixels))
         if not len(pixels) == len(labels) == expected:
             raise ValueError(f"{path}: {len(pixels)} images and {len(labels)} labels, {expected} expected")
         parts.append((pixels, labels))

@@ -1,13 +1,16 @@
-"""Which samples, and what is done to them. The names are the options of `dynavit train`."""
+"""Options of data sets and of augmentation. The names are those of `dynavit train`.
 
-from dataclasses import dataclass
+Nothing here imports torch, so that the command line can explain itself at once.
+"""
+
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass
 class DataConfig:
-    """How a data set is opened.
+    """Options for opening a data set.
 
     Attributes:
         download: fetch a data set that is missing, where torchvision can.
@@ -18,6 +21,7 @@ class DataConfig:
         limit: use only so many training images, equally many of each class where possible; 0 uses all.
         workers: processes that read files; sets in memory need none.
         train_root, train_list, val_root, val_list: for `--data list`: folders, and text files with a `path label` per line.
+        options: what else the data set takes, for sets that have options of their own.
     """
 
     download: bool = False
@@ -31,11 +35,12 @@ class DataConfig:
     train_list: Path | None = None
     val_root: Path | None = None
     val_list: Path | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class AugmentConfig:
-    """What is done to training images.
+    """Options for augmenting training images.
 
     Attributes:
         recipe: light (shifted crop, flip; for small images), deit (timm's RandAugment and resized crops, for files), none.
@@ -59,3 +64,11 @@ class AugmentConfig:
     cutmix: float = 0.0
     label_smoothing: float = 0.0
     repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.padding <= 1:
+            raise ValueError(f"augment.padding={self.padding}: a fraction of the side, from 0 to 1")
+        if not 0 <= self.erase <= 1:
+            raise ValueError(f"augment.erase={self.erase}: a probability, from 0 to 1")
+        if self.repeats < 1:
+            raise ValueError(f"augment.repeats={self.repeats}: each image that takes part is visited at least once")

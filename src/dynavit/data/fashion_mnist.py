@@ -7,9 +7,9 @@ import torch
 
 from ..common.torchvision_shim import ensure_torchvision
 from .config import DataConfig
+from .configured import configured
 from .dataset import DataSet, MemorySplit
 from .idx import read_idx
-from .memory import memory_dataset
 
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 SHA256 = {  # of the plain contents
@@ -21,7 +21,10 @@ SHA256 = {  # of the plain contents
 
 
 def open_fashion_mnist(data_dir: Path | None, config: DataConfig) -> DataSet:
-    """The four official files, plain or .gz, in `data_dir` or where torchvision puts them below it."""
+    """70,000 articles of clothing, 28x28, grey.
+
+    From the four official files, plain or .gz, in `data_dir` or where torchvision puts them below it.
+    """
     if data_dir is None:
         raise ValueError("fashion_mnist is not part of the package: say where it is with --data-dir")
     folders = [data_dir, data_dir / "FashionMNIST" / "raw"]
@@ -31,7 +34,8 @@ def open_fashion_mnist(data_dir: Path | None, config: DataConfig) -> DataSet:
 
         FashionMNIST(data_dir, download=True)
     train, test = (_split(prefix, folders) for prefix in ("train", "t10k"))
-    return memory_dataset("fashion_mnist", train, test, CLASSES, (0.2860,), (0.3530,), config)
+    splits = {"train": train, "test": test}
+    return configured(DataSet("fashion_mnist", splits, CLASSES, train.size, (0.2860,), (0.3530,)), config)
 
 
 def _split(prefix: str, folders: list[Path]) -> MemorySplit:

@@ -1,4 +1,4 @@
-"""Which images these are, in a few letters, to know again what was measured on them."""
+"""A short fingerprint of the images of a split, stored with what was measured on them."""
 
 import os
 from hashlib import blake2b
@@ -34,7 +34,7 @@ def fingerprint(split: MemorySplit | FileSplit | MapSplit) -> str:
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """Size and time of change; None if it is not there, which whoever reads it tells."""
+    """Size and time of change; None for a file that is not there, which is reported when it is read."""
     try:
         stat = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -45,5 +45,5 @@ def _state(path: str) -> tuple[int, int] | None:
 def _pixels(split: MapSplit, place: int) -> bytes:
     try:
         return split.read(split.keys[place]).tobytes()
-    except ValueError as error:  # it cannot be read, which belongs to what it is
+    except ValueError as error:  # an image that cannot be read counts by the reason
         return str(error).encode()

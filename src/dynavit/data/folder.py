@@ -8,14 +8,14 @@ from typing import TypeVar
 import torch
 
 from .config import DataConfig
+from .configured import configured
 from .dataset import DataSet, FileSplit, MapSplit
-from .splits import arrange_splits
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 SPLITS = {"train": ("train",), "val": ("val", "validation"), "test": ("test",)}
 
 PHOTO_SIZE = 224
-# Of ImageNet, whose statistics everybody uses for photographs.
+# Those of ImageNet, as usual for photographs.
 PHOTO_MEAN = (0.485, 0.456, 0.406)
 PHOTO_STD = (0.229, 0.224, 0.225)
 
@@ -23,8 +23,11 @@ AnyFiles = TypeVar("AnyFiles", FileSplit, MapSplit)
 
 
 def open_folder(data_dir: Path | None, config: DataConfig) -> DataSet:
-    """Classes are the names of folders in alphabetical order, and the same in every split. Without `val/` (or `validation/`)
-    some of train is cut off; without `train/` evaluation is all one can do."""
+    """train/<class>/image and val/<class>/image.
+
+    Classes are the names of folders in alphabetical order, and the same in every split. Without `val/` (or `validation/`) some
+    of train is cut off; without `train/` the set is for evaluation only.
+    """
     files = list_images("folder", data_dir)
     classes = same_classes("folder", files)
     return photo_data_set("folder", as_splits(files, classes), classes, config)
@@ -77,9 +80,8 @@ def as_splits(files: dict[str, dict[str, list[str]]], folders: list[str]) -> dic
 def photo_data_set(
     name: str, splits: dict[str, AnyFiles], classes: list[str], config: DataConfig, mirrored: bool = True
 ) -> DataSet:
-    arranged, notes = arrange_splits(name, splits, classes, config)
-    side = config.image_size or PHOTO_SIZE
-    return DataSet(name, {**arranged}, classes, (side, side), PHOTO_MEAN, PHOTO_STD, mirrored, notes)
+    """Images in files, of a size and with colours as photographs usually have."""
+    return configured(DataSet(name, {**splits}, classes, (PHOTO_SIZE, PHOTO_SIZE), PHOTO_MEAN, PHOTO_STD, mirrored), config)
 
 
 def some(names: Sequence[str], at_most: int = 5) -> str:
@@ -102,7 +104,7 @@ def images_by_class(split: Path) -> dict[str, list[str]]:
 
 
 def _images(folder: Path) -> list[str]:
-    """Images in a folder and those below it, in torchvision's order. Hidden ones are what systems leave behind."""
+    """Images in a folder and those below it, in torchvision's order. Hidden files, which systems leave behind, do not count."""
     return [
         os.path.join(place, file)  # noqa: PTH118  (six times as fast as Path)
         for place, _, files in sorted(os.walk(folder, followlinks=True))

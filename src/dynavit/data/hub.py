@@ -29,7 +29,7 @@ def open_hub(name: str, data_dir: Path | None, config: DataConfig) -> DataSet:
         try:
             kept = datasets.load_dataset(name, cache_dir=None if data_dir is None else str(data_dir))
         except OSError as error:
-            hint = "" if config.download else "; data.download fetches it from the Hub"
+            hint = "" if config.download else "; --download fetches it from the Hub"
             raise ValueError(f"data hfds/{name}: {error}{hint}") from error
 
     splits: dict[str, MapSplit] = {}

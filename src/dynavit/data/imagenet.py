@@ -10,7 +10,10 @@ from .folder import as_splits, list_images, photo_data_set, some
 
 
 def open_imagenet(data_dir: Path | None, config: DataConfig) -> DataSet:
-    """As `open_folder`, with exactly the 1,000 classes, in the order that published weights have."""
+    """train/<id>/image and val/<id>/image of the 1,000 classes of ImageNet-1k.
+
+    As `open_folder`, with exactly these classes, in the order that published weights have.
+    """
     ids, names = imagenet_classes()
     files = list_images("imagenet", data_dir)
     for split, by_class in files.items():

@@ -1,4 +1,4 @@
-"""Odd relatives of ImageNet's validation images, in folders named by WordNet ids.
+"""Variants of ImageNet's validation images, in folders named by WordNet ids.
 
 ImageNet-C: <corruption>/<severity>/<id>/*.JPEG, also inside noise/, blur/, weather/, digital/ (arXiv 1903.12261).
 ImageNet-R: renditions, <id>/* of 200 classes (arXiv 2006.16241). ImageNet-A: hard photographs, of 200 others (1907.07174).
@@ -55,7 +55,7 @@ def open_imagenet_c(folder: Path, corruption: str, severity: int, classes: Seque
 
 
 def corruption_folders(folder: Path, corruptions: Sequence[str], severities: Sequence[int]) -> dict[str, Path]:
-    """Where each of these corruptions lies, in all of these severities."""
+    """Corruption -> its folder, which has all of these severities."""
     if not folder.is_dir():
         raise ValueError(f"ImageNet-C: there is no folder {folder}")
     inside = [entry for entry in sorted(folder.iterdir()) if entry.is_dir()]

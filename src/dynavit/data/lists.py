@@ -15,9 +15,12 @@ CHECKED = 1000  # paths looked up while opening; on a network drive a million wo
 
 
 def open_lists(data_dir: Path | None, config: DataConfig) -> DataSet:
-    """The label is the last word of a line and counts from 0; the path before it may hold spaces and is relative to the root:
+    """Text files with `path label` lines, train_list and val_list.
+
+    The label is the last word of a line and counts from 0; the path before it may hold spaces and is relative to the root:
     `train_root` or `val_root`, else `data_dir`, else the folder of the list. Empty lines and those that begin with # are
-    skipped. Later paths that lead nowhere are found when they are read."""
+    skipped. Only the first paths are looked up here; a later one that leads nowhere is found when it is read.
+    """
     wanted = {"train": (config.train_root, config.train_list), "val": (config.val_root, config.val_list)}
     splits, lines = {}, {}
     for split, (root, file) in wanted.items():

@@ -1,4 +1,4 @@
-"""A data set that fits into memory: bytes as they were stored, and how they get their size on the way to the model.
+"""Images in memory: bytes as they were stored, which get their size on the way to the model.
 
 Images that should grow by less than half their side (28 to 32) get a black margin, so that no pixel is invented; larger growth
 is bilinear, shrinking averages areas. Bytes stay at the stored size: CIFAR at 224 pixels would be 9 GB.
@@ -7,32 +7,6 @@ is bilinear, shrinking averages areas. Bytes stay at the stored size: CIFAR at 2
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from .config import DataConfig
-from .dataset import DataSet, MemorySplit
-from .splits import arrange_splits
-
-
-def memory_dataset(
-    name: str,
-    train: MemorySplit,
-    test: MemorySplit,
-    classes: list[str],
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    config: DataConfig,
-    mirrored: bool = True,
-) -> DataSet:
-    """A data set of these two parts, validation cut from train."""
-    splits, notes = arrange_splits(name, {"train": train, "test": test}, classes, config)
-    height, width = train.images.shape[-2:]
-    if config.image_size is not None and config.image_size < 1:
-        raise ValueError(f"{name}: image_size={config.image_size} is a side in pixels, at least 1")
-    size = (config.image_size, config.image_size) if config.image_size else (height, width)
-    if size != (height, width):
-        way = "padded" if canvas_size((height, width), size) == size else "resized"
-        notes = (*notes, f"images of {height}x{width} pixels are {way} to {size[0]}x{size[1]}")
-    return DataSet(name, dict(splits), classes, size, mean, std, mirrored, notes)
 
 
 def canvas_size(stored: tuple[int, int], wanted: tuple[int, int]) -> tuple[int, int]:
@@ -45,7 +19,7 @@ def place(images: Tensor, canvas: tuple[int, int], down: Tensor, right: Tensor, 
     """(b, c, h, w) onto the middle of a black canvas (b, c, *canvas), each moved `down` and `right` by so many pixels, (b,),
     and mirrored where `mirror`, (b,), says so."""
     (height, width), (rows, cols) = images.shape[-2:], canvas
-    # Where each pixel of the canvas comes from: all of it is one gather, and no padded copy of the images is needed.
+    # The source of each pixel of the canvas: everything is one gather, and no padded copy of the images is needed.
     row = torch.arange(rows, device=images.device) - (rows - height) // 2 - down[:, None]
     col = torch.arange(cols, device=images.device) - (cols - width) // 2 - right[:, None]
     col = torch.where(mirror[:, None], width - 1 - col, col)

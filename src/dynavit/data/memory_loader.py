@@ -10,67 +10,50 @@ import torch
 from torch import Tensor
 
 from ..common.batch import Batch
+from ..common.data import LoaderOptions
 from .config import AugmentConfig
 from .dataset import DataSet, MemorySplit
 from .memory import canvas_size, erase, normalise, pad, place, resize
-from .mixing import Mixer
-from .sampling import Part, epoch_draws, step_parts, steps_in, uniform
+from .mixing import step_mixer
+from .sampling import Part, epoch_steps, steps_in, uniform
 
 _NUMBERS = 8  # for each draw: down, right, mirror, and five for erasing
 
 
 class MemoryLoader:
-    """Batches for this process, see `engine.contract.Loader`.
+    """Batches of a split, see `common.data.Loader`.
 
-    Without `train` samples come in order, once each, and unchanged but for size and normalisation.
+    Without `how.train` samples come in order, once each, and unchanged but for size and normalisation.
     """
 
-    def __init__(
-        self,
-        split: MemorySplit,
-        dataset: DataSet,
-        *,
-        train: bool,
-        batch_size: int,
-        seed: int,
-        augment: AugmentConfig,
-        device: torch.device | str,
-        dtype: torch.dtype = torch.float32,
-        rank: int = 0,
-        world: int = 1,
-        accumulate: int = 1,
-    ) -> None:
-        if train and augment.recipe == "deit":
+    def __init__(self, split: MemorySplit, dataset: DataSet, how: LoaderOptions) -> None:
+        self.how = how
+        self.augment: AugmentConfig = how.augment
+        if how.train and self.augment.recipe == "deit":
             raise ValueError(f"augment.recipe=deit is for image files, {dataset.name} lives in memory; use light or none")
-        self.images, self.labels = split.images.to(device), split.labels.to(device)
-        self.mean, self.std = (torch.tensor(values, dtype=dtype, device=device) for values in (dataset.mean, dataset.std))
+        self.images, self.labels = split.images.to(how.device), split.labels.to(how.device)
+        self.mean, self.std = (torch.tensor(value, dtype=how.dtype, device=how.device) for value in (dataset.mean, dataset.std))
         self.size = dataset.image_size
         self.canvas = canvas_size((split.images.shape[-2], split.images.shape[-1]), self.size)
-        self.train, self.batch_size, self.seed, self.augment = train, batch_size, seed, augment
-        self.rank, self.world, self.accumulate = rank, world, accumulate
         self.samples = len(split)
-        self.steps = steps_in(self.samples, batch_size)
-        self.moves = train and augment.recipe != "none"
-        self.flip = dataset.mirrored if augment.flip is None else augment.flip
-        self.mixer = Mixer(len(dataset.classes), augment, seed) if train and Mixer.wanted(augment) else None
+        self.steps = steps_in(self.samples, how.batch_size)
+        self.moves = how.train and self.augment.recipe != "none"
+        self.flip = dataset.mirrored if self.augment.flip is None else self.augment.flip
+        self.mix = step_mixer(len(dataset.classes), how)
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[list[Batch]]:
         """The micro-batches of each step from number `start` on."""
-        repeats = self.augment.repeats
-        draws = epoch_draws(self.samples, self.seed, epoch, repeats) if self.train else torch.arange(self.samples)
-        for step in range(start, self.steps):
-            parts = step_parts(draws, self.batch_size, step, self.rank, self.world, self.accumulate)
-            yield [self._batch(part, epoch, step, number) for number, part in enumerate(parts)]
+        for step, parts in epoch_steps(self.samples, self.how, epoch, start, self.augment.repeats):
+            yield self.mix([self._batch(part, epoch) for part in parts], epoch, step)
 
-    def _batch(self, part: Part, epoch: int, step: int, number: int) -> Batch:
+    def _batch(self, part: Part, epoch: int) -> Batch:
         draws = part.draws.to(self.images.device)
         index = draws % self.samples
-        batch = Batch(self._inputs(index, draws, epoch), self.labels[index], index, part.count, part.step_count)
-        return self.mixer(batch, epoch, step, self.rank * self.accumulate + number) if self.mixer else batch
+        return Batch(self._inputs(index, draws, epoch), self.labels[index], index, part.count, part.step_count)
 
     def _inputs(self, index: Tensor, draws: Tensor, epoch: int) -> Tensor:
         images = self.images.index_select(0, index)  # copies whole images; [index] goes pixel by pixel
-        numbers = uniform(self.seed, epoch, draws, _NUMBERS) if self.train else None
+        numbers = uniform(self.how.seed, epoch, draws, _NUMBERS) if self.how.train else None
         if self.moves and numbers is not None:
             images = place(images, self.canvas, *self._moves(numbers))
         else:

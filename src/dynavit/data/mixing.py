@@ -7,9 +7,10 @@ Sample i is mixed with its mirror image in the batch, sample b - 1 - i, all with
     targets  y' = λ y + (1 - λ) y.flip(0)          y smoothed: s / K everywhere, and 1 - s more for the right class
 
 With both, one of the two is chosen for each batch, each as likely. Unlike timm's, this takes batches of odd size and leaves
-numpy's global generator alone. What is mixed with what depends on how a step is cut into parts.
+numpy's global generator alone. Partners depend on how a step is cut into parts.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..common.batch import Batch
+from ..common.data import LoaderOptions
 from .config import AugmentConfig
 from .sampling import derive_seed
 
@@ -52,6 +54,14 @@ class Mixer:
                 inputs = inputs * kept + inputs.flip(0) * (1 - kept)
         targets = smooth(batch.targets, self.classes, self.augment.label_smoothing, inputs.dtype)
         return replace(batch, inputs=inputs, targets=targets * kept + targets.flip(0) * (1 - kept))
+
+
+def step_mixer(classes: int, how: LoaderOptions) -> Callable[[list[Batch], int, int], list[Batch]]:
+    """(micro-batches of this process, epoch, step) -> the same, mixed if training asks for it."""
+    if not (how.train and Mixer.wanted(how.augment)):
+        return lambda batches, epoch, step: batches
+    mixer, first = Mixer(classes, how.augment, how.seed), how.rank * how.accumulate
+    return lambda batches, epoch, step: [mixer(batch, epoch, step, first + i) for i, batch in enumerate(batches)]
 
 
 def draw_strength(augment: AugmentConfig, random: np.random.Generator) -> tuple[bool, float]:

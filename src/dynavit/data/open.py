@@ -1,43 +1,120 @@
-"""Names of data sets, and what opens them. Openers are imported when called: digits need neither timm nor torchvision."""
+"""Data sets by name: ours, and those of a user's own file.
 
-from importlib import import_module
+Openers are imported when called: digits need neither timm nor torchvision.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, TypeVar
 
-from ..common.registry import nearest_match_error
+from ..common.data import Data
+from ..common.registry import Registry, nearest_match_error
 from .config import DataConfig
+from .configured import configured
 from .dataset import DataSet
 
+Opener = TypeVar("Opener", bound=Callable[..., Data])
 
-class Entry(NamedTuple):
-    module: str
-    function: str
-    about: str
+DATA: Registry[Callable[..., Any]] = Registry(
+    "data set",
+    entry_points="dynavit.data",
+    built_in={
+        "digits": f"{__package__}.digits:open_digits",
+        "fashion_mnist": f"{__package__}.fashion_mnist:open_fashion_mnist",
+        "cifar10": f"{__package__}.cifar:open_cifar10",
+        "cifar100": f"{__package__}.cifar:open_cifar100",
+        "folder": f"{__package__}.folder:open_folder",
+        "imagenet": f"{__package__}.imagenet:open_imagenet",
+        "list": f"{__package__}.lists:open_lists",
+    },
+)
+SPLITS = ("train", "val", "test")
+MEMBERS = ("name", "splits", "notes", "task", "loader", "describe", "subset")  # of common.data.Data
 
 
-DATA = {
-    "digits": Entry("digits", "open_digits", "1,797 handwritten digits, 8x8, part of the package"),
-    "fashion_mnist": Entry("fashion_mnist", "open_fashion_mnist", "70,000 articles of clothing, 28x28, grey"),
-    "cifar10": Entry("cifar", "open_cifar10", "60,000 small photographs, 32x32, 10 classes"),
-    "cifar100": Entry("cifar", "open_cifar100", "60,000 small photographs, 32x32, 100 classes"),
-    "folder": Entry("folder", "open_folder", "train/<class>/image and val/<class>/image"),
-    "imagenet": Entry("imagenet", "open_imagenet", "the same with the 1,000 classes of ImageNet-1k"),
-    "list": Entry("lists", "open_lists", "text files with `path label` lines, train_list and val_list"),
-}
+def register_data(name: str) -> Callable[[Opener], Opener]:
+    """A decorator for a function that opens a data set; `--data NAME` and `open_data(NAME)` call it.
+
+        @dynavit.register_data("stripes")
+        def open_stripes(data_dir: Path | None, config: DataConfig, *, width: int = 2) -> dynavit.DataSet:
+            \"""Stripes, upright and lying.\"""        # this line stands in `dynavit list data`
+            ...
+
+    Arguments after the star are options of the set: `--loading.options.width 3`. For a `DataSet` of images `open_data` does
+    what the rest of `--loading` asks: it cuts a validation split, limits train, changes the size. Any other kind of data set
+    has what `dynavit.common.data.Data` names, and sees to `config` itself.
+    """
+    return DATA.register(name)
 
 
-def open_data(name: str, data_dir: Path | None = None, config: DataConfig | None = None) -> DataSet:
-    """Open a data set by its name in `list_data()`, or by a scheme string of timm (hfds/..., wds/..., torch/...)."""
+def open_data(name: str, data_dir: Path | None = None, config: DataConfig | None = None) -> Any:
+    """Open a data set by its name in `list_data()`, or by a scheme string of timm (hfds/..., wds/..., torch/...).
+
+    Returns:
+        a `common.data.Data`; sets of images are a `DataSet`.
+    """
     config = config or DataConfig()
     data_dir = Path(data_dir).expanduser() if data_dir is not None else None
     if "/" in name:
-        return import_module(".timm_scheme", __package__).open_scheme(name, data_dir, config)
-    if name not in DATA:
-        raise nearest_match_error("data set", name, DATA)
-    entry = DATA[name]
-    return getattr(import_module(f".{entry.module}", __package__), entry.function)(data_dir, config)
+        from .timm_scheme import open_scheme
+
+        _check_options(name, open_scheme, config.options)
+        return open_scheme(name, data_dir, config)
+    opener = DATA[name]
+    _check_options(name, opener, config.options)
+    data = opener(data_dir, config, **config.options)
+    guest = DATA.guest(name)
+    if guest is None:
+        return data
+    _check_members(data, f"the data set {name!r} of {guest.file or 'this session'}")
+    return configured(data, config) if isinstance(data, DataSet) else data
 
 
 def list_data() -> dict[str, str]:
-    """Name and one line about each data set."""
-    return {name: entry.about for name, entry in DATA.items()}
+    """Name and one line about each data set: the first line of its opener's docstring."""
+    return {name: _about(name) for name in DATA.names()}
+
+
+def _about(name: str) -> str:
+    try:
+        opener = DATA[name]
+    except Exception as error:  # a package that offers one may fail in any way; the others are listed all the same
+        return f"cannot be imported ({type(error).__name__}: {error})"
+    return (inspect.getdoc(opener) or "").partition("\n")[0].removesuffix(".")
+
+
+def _check_options(name: str, opener: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Options are the keyword-only arguments of an opener. All that are given have to exist, all without default be given."""
+    own = inspect.signature(opener).parameters.values()
+    options = {parameter.name: parameter.default for parameter in own if parameter.kind is parameter.KEYWORD_ONLY}
+    unknown = [option for option in given if option not in options]
+    if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
+        if not options:
+            raise ValueError(f"loading.options: the data set {name} has no options of its own, but got {', '.join(unknown)}")
+        raise nearest_match_error(f"option of the data set {name}", unknown[0], options)
+    if missing := [option for option, default in options.items() if default is inspect.Parameter.empty and option not in given]:
+        raise ValueError(f"the data set {name} needs --loading.options.{missing[0]}")
+
+
+def _check_members(data: Any, whose: str) -> None:
+    """ValueError if this is not what `common.data.Data` describes."""
+    if missing := [member for member in MEMBERS if not hasattr(data, member)]:
+        raise ValueError(
+            f"{whose}: its opener returned {_a(data)}, which has no {', '.join(missing)}; return a dynavit.DataSet, or an "
+            "object with all that dynavit.common.data.Data names"
+        )
+    splits = data.splits
+    if not isinstance(splits, Mapping):
+        raise ValueError(f"{whose}: splits is {_a(splits)}; it has to be a dict of splits by name")
+    if not set(SPLITS) & set(splits):
+        raise ValueError(f"{whose}: splits has {', '.join(map(str, splits)) or 'nothing'}, but none of {', '.join(SPLITS)}")
+    for split, samples in splits.items():
+        if not isinstance(samples, Sized):
+            raise ValueError(f"{whose}: the split {split!r} is {_a(samples)}, which has no length")
+        if len(samples) == 0:
+            raise ValueError(f"{whose}: the split {split!r} is empty; leave out a split that has no samples")
+
+
+def _a(thing: object) -> str:
+    return "None" if thing is None else f"an object of class {type(thing).__name__}"

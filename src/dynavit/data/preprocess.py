@@ -1,4 +1,4 @@
-"""From an image file to what a model was trained on. Described by a dict that a run stores, so that it needs no data set.
+"""An image file as a model's input, prepared like its training images. A run stores the description, and needs no data set.
 
 {"kind": "files",  image_size, crop_pct, interpolation, mean, std}    as for a set of files: resize, crop from the middle
 {"kind": "memory", image_size, mean, std}                             as for a set in memory: the whole image, resized
@@ -23,7 +23,7 @@ def describe_preprocessing(data: DataSet) -> dict[str, Any]:
         return {"kind": "memory", **sizes, "mean": list(data.mean), "std": list(data.std)}
     from .transforms import describe_eval
 
-    return {"kind": "files", **describe_eval(data.image_size, data.mean, data.std)}
+    return {"kind": "files", **describe_eval(data.image_size, data.mean, data.std, data.crop_pct)}
 
 
 def preprocess(path: str | PathLike[str], description: dict[str, Any]) -> Tensor:

@@ -1,14 +1,17 @@
-"""Which samples belong to which step: pure functions of (seed, epoch, step), so that nothing has to be stored to go on later,
-and the same samples make up a step whatever the number of processes.
+"""The samples of each step: pure functions of (seed, epoch, step), so that nothing has to be stored to go on later, and the
+same samples make up a step whatever the number of processes.
 
 A *draw* is one visit to a sample in an epoch. Draw d visits sample d % n; with repeated augmentation (Hoffer et al., CVPR 2020)
 a sample is visited several times, each visit augmented differently, because augmentation is seeded by the draw.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ..common.data import LoaderOptions
 
 _MIX = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # SplitMix64's constants as signed integers
 _ALL = 0xFFFF_FFFF_FFFF_FFFF
@@ -21,6 +24,16 @@ class Part:
     draws: Tensor
     count: int
     step_count: int
+
+
+def epoch_steps(
+    samples: int, how: LoaderOptions, epoch: int, start: int = 0, repeats: int = 1
+) -> Iterator[tuple[int, list[Part]]]:
+    """(step, micro-batches of this process) of an epoch from step `start` on: draws in random order, `repeats` of each sample,
+    if `how.train`; otherwise each sample once and in order."""
+    draws = epoch_draws(samples, how.seed, epoch, repeats) if how.train else torch.arange(samples)
+    for step in range(start, steps_in(samples, how.batch_size)):
+        yield step, step_parts(draws, how.batch_size, step, how.rank, how.world, how.accumulate)
 
 
 def epoch_draws(samples: int, seed: int, epoch: int, repeats: int = 1) -> Tensor:

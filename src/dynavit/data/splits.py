@@ -1,8 +1,9 @@
-"""Which training images are kept back for validation, and which are used at all. Pure functions of labels and a seed.
+"""Training images that are kept back for validation, and a limit on the others. Pure functions of labels and a seed.
 
-Both take their images from each class: a cut in proportion to its size, a limit equally many where there are as many.
+Both take images from each class: a cut in proportion to its size, a limit equally many, as far as a class has them.
 """
 
+from collections.abc import Mapping
 from typing import Protocol, Self, TypeVar
 
 import torch
@@ -13,7 +14,7 @@ from .sampling import uniform
 
 
 class Split(Protocol):
-    """What is asked of a split here; `dataset.py` has them."""
+    """A split as it is needed here; the classes are in `dataset.py`."""
 
     @property
     def labels(self) -> Tensor: ...
@@ -25,7 +26,7 @@ AnySplit = TypeVar("AnySplit", bound=Split)
 
 
 def arrange_splits(
-    name: str, splits: dict[str, AnySplit], classes: list[str], config: DataConfig
+    name: str, splits: Mapping[str, AnySplit], classes: list[str], config: DataConfig
 ) -> tuple[dict[str, AnySplit], tuple[str, ...]]:
     """Splits as they are used, and notes for the user: labels checked, validation cut from train if there is none, train
     limited. The cut comes before the limit, so that runs on few and on many images are validated alike."""

@@ -23,7 +23,7 @@ SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "
 
 
 class Place(NamedTuple):
-    """Where an image is."""
+    """The bytes of an image in a tar file."""
 
     shard: str
     sample: str

@@ -66,7 +66,7 @@ def _create(name: str, data_dir: Path, split: str, config: DataConfig) -> Any:
     except AssertionError as error:
         raise ValueError(f"data torch/{name}: {error}") from error
     except RuntimeError as error:
-        hint = "" if config.download else "; data.download fetches it where torchvision can"
+        hint = "" if config.download else "; --download fetches it where torchvision can"
         raise ValueError(
             f"data torch/{name}, split {split}: torchvision finds nothing in {data_dir} ({error}){hint}"
         ) from error

@@ -31,7 +31,7 @@ THUMBNAIL = 64  # images up to this side have no border to spare
 
 
 def train_transform(image_size: Size, augment: AugmentConfig, mean: Channels, std: Channels) -> Transform:
-    """What a training image goes through; `auto` is deit for files."""
+    """Augmentation and normalisation of a training image; `auto` is deit for files."""
     if augment.recipe in ("auto", "deit"):
         return _deit(image_size, augment, mean, std)
     if augment.recipe == "none":
@@ -57,7 +57,7 @@ def eval_transform(
     `eval_transform(**describe_eval(...))` is the same, so that a description stored with a model brings its transform back.
     """
     height, width = (int(side / (crop_pct or _crop_pct(image_size))) for side in image_size)
-    if height == width:  # rounds like everybody's evaluation on ImageNet
+    if height == width:  # rounds as evaluation on ImageNet usually does
         resize = transforms.Resize(height, transforms.InterpolationMode(interpolation))
     else:
         resize = ResizeKeepRatio((height, width), interpolation=interpolation)
@@ -72,11 +72,11 @@ def eval_transform(
     )
 
 
-def describe_eval(image_size: Size, mean: Channels, std: Channels) -> dict[str, Any]:
-    """What `eval_transform` does, ready for JSON."""
+def describe_eval(image_size: Size, mean: Channels, std: Channels, crop_pct: float | None = None) -> dict[str, Any]:
+    """Arguments for `eval_transform`, ready for JSON."""
     return {
         "image_size": list(image_size),
-        "crop_pct": _crop_pct(image_size),
+        "crop_pct": crop_pct or _crop_pct(image_size),
         "interpolation": INTERPOLATION,
         "mean": list(mean),
         "std": list(std),

@@ -16,8 +16,8 @@ def new_directory(path: Path, *, replaceable: Callable[[Path], bool], overwrite:
     """Yield a temporary directory beside `path`; it takes its place when the block ends without an exception.
 
     An existing directory is refused, unless `overwrite` is given and `replaceable` knows it as ours. A link is followed, so
-    that the directory behind it changes. What a killed call left is cleared up by the next one with the same path; so two of
-    them must not run at the same time.
+    that the directory behind it changes. The next call with the same path removes what a killed one left, so two calls must
+    not run at the same time.
     """
     path = Path(os.path.realpath(path))
     _clear_up(path)
@@ -39,7 +39,7 @@ def new_directory(path: Path, *, replaceable: Callable[[Path], bool], overwrite:
 def _take_place(new: Path, path: Path) -> None:
     """A directory cannot be renamed onto one that holds files, so the old one is set aside first.
 
-    Between the two renames nothing is at `path`. Whoever is killed there leaves the old directory to `_clear_up`.
+    Between the two renames nothing is at `path`. A process that is killed there leaves the old directory to `_clear_up`.
     """
     aside = _aside(path)
     try:
@@ -69,7 +69,7 @@ def _put_back(aside: Path, path: Path) -> None:
 
 def _remove(aside: Path, path: Path) -> None:
     if aside.exists():
-        # Under its name a directory is put back some day, and it must not be half of one then.
+        # Renamed first: under its old name `_put_back` would restore it, even half deleted.
         shutil.rmtree(aside.rename(_temporary(path)), ignore_errors=True)
 
 

@@ -1,6 +1,7 @@
 """Checkpoints that survive a kill at any moment.
 
-    checkpoints/last/       the newest           model.safetensors, ema.safetensors (if kept), state.pt, manifest.json
+    checkpoints/last/       the newest           model.safetensors, ema.safetensors and task.safetensors (if there is
+                                                 such a thing), state.pt, manifest.json
     checkpoints/previous/   the one before
     checkpoints/best/       the one with the best validation metric so far
 
@@ -26,7 +27,8 @@ from torch import Tensor
 
 from ..common.files import force_to_disk, write_json
 
-MODEL, EMA, STATE, MANIFEST = "model.safetensors", "ema.safetensors", "state.pt", "manifest.json"
+MODEL, EMA, TASK = "model.safetensors", "ema.safetensors", "task.safetensors"
+STATE, MANIFEST = "state.pt", "manifest.json"
 FORMAT = "dynavit checkpoint 1"
 
 
@@ -36,11 +38,19 @@ class DamagedCheckpointError(ValueError):
 
 @dataclass
 class Snapshot:
-    """All that is stored: whole tensors on the CPU by name, and the rest of the state as plain numbers and tensors."""
+    """All that is stored: whole tensors on the CPU by name, and the rest of the state as plain numbers and tensors.
+
+    Attributes:
+        model: the model's state.
+        ema: its running average, if one is kept.
+        state: step, optimiser, clock and the like.
+        task: the state that the task has beside its model's, if it has any.
+    """
 
     model: dict[str, Tensor]
     ema: dict[str, Tensor] | None
     state: dict[str, Any]
+    task: dict[str, Tensor] | None = None
 
 
 class Checkpoints:
@@ -124,9 +134,9 @@ class Checkpoints:
 def write_checkpoint(path: Path, snapshot: Snapshot) -> None:
     """Files of a checkpoint in a new directory, forced to disk, the manifest last."""
     path.mkdir()
-    save_file(_separate(snapshot.model), path / MODEL, metadata={"format": "pt"})
-    if snapshot.ema is not None:
-        save_file(_separate(snapshot.ema), path / EMA, metadata={"format": "pt"})
+    for name, tensors in ((MODEL, snapshot.model), (EMA, snapshot.ema), (TASK, snapshot.task)):
+        if tensors is not None:
+            save_file(_separate(tensors), path / name, metadata={"format": "pt"})
     torch.save(snapshot.state, path / STATE)
     files = {}
     for file in sorted(path.iterdir()):
@@ -135,9 +145,14 @@ def write_checkpoint(path: Path, snapshot: Snapshot) -> None:
     write_json(path / MANIFEST, {"format": FORMAT, "step": snapshot.state["step"], "files": files})
 
 
+def read_manifest(path: Path) -> dict[str, Any]:
+    """{"format", "step", "files": {name: {"bytes", "sha256"}}}, not compared with the files; see `verify_checkpoint`."""
+    return json.loads((path / MANIFEST).read_text())
+
+
 def checkpoint_step(path: Path) -> int:
-    """How many steps this checkpoint has behind it."""
-    return int(json.loads((path / MANIFEST).read_text())["step"])
+    """Number of steps that were done before this checkpoint."""
+    return int(read_manifest(path)["step"])
 
 
 def read_checkpoint(path: Path) -> Snapshot:
@@ -147,11 +162,12 @@ def read_checkpoint(path: Path) -> Snapshot:
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
         raise DamagedCheckpointError(f"{path / STATE} cannot be read: {_first_line(error)}") from error
-    return Snapshot(read_weights(path, MODEL), read_weights(path, EMA) if EMA in files else None, state)
+    ema, task = (read_weights(path, name) if name in files else None for name in (EMA, TASK))
+    return Snapshot(read_weights(path, MODEL), ema, state, task)
 
 
 def read_weights(path: Path, name: str = MODEL) -> dict[str, Tensor]:
-    """The tensors of MODEL or EMA, on the CPU."""
+    """The tensors of MODEL, EMA or TASK, on the CPU."""
     try:
         return load_file(path / name)
     except (SafetensorError, OSError) as error:

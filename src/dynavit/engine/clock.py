@@ -1,4 +1,4 @@
-"""How long a run took, over all its sessions."""
+"""Time that a run took, over all its sessions."""
 
 import time
 from collections.abc import Iterator
@@ -41,5 +41,5 @@ class Clock:
         return {"seconds": round(self.seconds(), 4), "training_seconds": round(now, 4), "images_per_second": round(rate, 2)}
 
     def state(self) -> dict[str, float]:
-        """What a later session begins with."""
+        """The state that a later session begins with."""
         return {"seconds": self.seconds(), "training_seconds": self.training_seconds(), "lap_began": self.lap_began}

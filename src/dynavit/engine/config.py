@@ -1,4 +1,4 @@
-"""How to train, apart from what. Every field is read by the loop; the names are the options of `dynavit train`."""
+"""Options of the training loop. Every field is read by the loop; the names are the options of `dynavit train`."""
 
 from dataclasses import dataclass, field
 from typing import Literal

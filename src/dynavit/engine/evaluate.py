@@ -18,7 +18,7 @@ def evaluate(
     evaluator: Evaluator | None = None,
 ) -> dict[str, Any]:
     """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. Samples that could not be read are
-    counted as "broken", if there are any, and in the main process `note` hears of those of all processes.
+    counted as "broken", if there are any, and in the main process `note` gets the messages of all processes.
 
     Give an `evaluator` to ask it for more than its results afterwards.
     """
@@ -31,7 +31,7 @@ def evaluate(
                 with processes.autocast():
                     evaluator.update(batch.to(processes.device, processes.dtype))
                 broken += batch.broken
-        evaluator.set_totals(processes.sum(evaluator.totals()))
+        evaluator.totals = processes.combine(evaluator.totals)
         broken = processes.join(broken)
         for message in broken if note is not None and processes.is_main else ():
             note(message)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Where numbers stopped being finite: the first layer by name, so that nobody has to search."""
+"""The first layer in which numbers stopped being finite, by name, so that it need not be searched for."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from ..common.files import with_nulls
-from .optional import optional_methods
 from ..runs.directory import RunDirectory
+from .optional import optional_methods
+from .task_state import module_path
 
 
 class Log:
@@ -59,13 +60,13 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def module_scalars(model: nn.Module) -> dict[str, dict[str, list[float | None]]]:
-    """{module path: {name: numbers}} of all modules that report `scalars()`.
+def module_scalars(task: nn.Module) -> dict[str, dict[str, list[float | None]]]:
+    """{module path: {name: numbers}} of all modules that report `scalars()`; paths in the model are the model's own.
 
     Names like "lambda.0", "lambda.1" are one list, "lambda"; None where a number in between is absent.
     """
     report = {}
-    for path, scalars in optional_methods(model, "scalars").items():
+    for path, scalars in optional_methods(task, "scalars").items():
         lists: dict[str, list[float | None]] = {}
         for name, value in scalars().items():
             stem, _, index = name.rpartition(".")
@@ -73,7 +74,7 @@ def module_scalars(model: nn.Module) -> dict[str, dict[str, list[float | None]]]
             numbers = lists.setdefault(stem, [])
             numbers.extend([None] * (position + 1 - len(numbers)))
             numbers[position] = value
-        report[path] = lists
+        report[module_path(path)] = lists
     return report
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.batch import Batch
+from ..runs.directory import RunDirectory
 from .checkpoint import Checkpoints
 from .compiling import Compiled
 from .config import TrainPlan
@@ -18,14 +19,13 @@ from .evaluate import evaluate
 from .interrupt import Interrupt
 from .log import Log, module_scalars, read_log
 from .processes import Processes, whole_parameters
-from .progress import Silent
-from ..runs.directory import RunDirectory
+from .progress import Progress
 from .trainer import Trainer
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         steps: done in all.
@@ -47,14 +47,14 @@ def train(
     *,
     processes: Processes,
     resume: bool = False,
-    progress: Silent | None = None,
+    progress: Progress | None = None,
 ) -> Summary:
-    """Train `task.model` as planned and leave metrics and checkpoints in the run's directory.
+    """Train the task as planned and leave metrics and checkpoints in the run's directory.
 
     `resume` goes on from the newest good checkpoint, or from the start if there is none; give the same task, loaders and plan.
     SIGINT and SIGTERM write a checkpoint first. Global random number generators are reseeded all the time.
     """
-    progress = progress if processes.is_main and progress is not None else Silent()
+    progress = progress if processes.is_main and progress is not None else Progress()
     engine, total = plan.engine, round(plan.epochs * train.steps)
     if total < 1:
         raise ValueError(f"{plan.epochs} epochs of {train.steps} steps leave nothing to train; raise --epochs")
@@ -100,7 +100,7 @@ def train(
         results = compiled.attempt(evaluate, task, val, processes, note)
         record("eval", split="val", weights=weights, **results, time={"seconds": trainer.clock.seconds()})
         if weights == ("model" if trainer.ema is None else "ema"):
-            trainer.keep_best(results[task.main_metric], weights)
+            trainer.keep_best(results, weights)
 
     def save() -> None:
         tell_broken()  # they are not part of a checkpoint
@@ -112,6 +112,7 @@ def train(
         processes.barrier()
 
     # ---- Steps
+    progress.metrics = task.metrics
     progress.begin(trainer.step, total)
     try:
         with Interrupt() as interrupt, trainer.deferred_statistics():
@@ -130,7 +131,7 @@ def train(
                     record("train", **trainer.take_window())
                 if done == total or (done % engine.scalars_every == 0 if engine.scalars_every else epoch_ends):
                     with whole_parameters(task.model):
-                        if values := module_scalars(task.model):
+                        if values := module_scalars(task):
                             record("scalars", values=values)
                 if val is not None and (done == total or (epoch_ends and done // train.steps % engine.eval_every == 0)):
                     with trainer.clock.paused():

@@ -9,14 +9,19 @@ from torch.optim import SGD, AdamW, Optimizer
 from ..common.registry import nearest_match_error
 from ..common.torchvision_shim import ensure_torchvision
 from .config import OptimConfig
+from .contract import Task
 from .optional import optional_methods
 from .sharded import assign, gathered
+from .task_state import module_path, own_parameters, trained_parameters
 
 FUSED = ("cpu", "cuda", "xpu", "mps")  # devices with an AdamW in one kernel
 
 
-def make_optimiser(model: nn.Module, config: OptimConfig, device: torch.device) -> Optimizer:
-    groups = parameter_groups(model, config.weight_decay, config.layer_decay, config.backbone_lr)
+def make_optimiser(task: Task, config: OptimConfig, device: torch.device) -> Optimizer:
+    groups = parameter_groups(task.model, config.weight_decay, config.layer_decay, config.backbone_lr)
+    groups += own_groups(task, config.weight_decay)
+    if not groups:
+        raise ValueError("there is no parameter to train: all of them are frozen")
     if config.algorithm == "adamw":
         return AdamW(groups, lr=0.0, betas=config.betas, eps=config.eps, fused=device.type in FUSED)
     if config.algorithm == "sgd":
@@ -43,13 +48,20 @@ def parameter_groups(
             decay = 0.0 if name in exempt or parameter.ndim <= 1 else weight_decay
             scale = scales.get(name, 1.0) * (1.0 if parameter in classifier else backbone_lr)
             groups.setdefault((scale, decay), []).append(parameter)
-    if not groups:
-        raise ValueError("the model has no parameter to train: all of them are frozen")
     return [{"params": params, "lr_scale": scale, "weight_decay": decay} for (scale, decay), params in groups.items()]
 
 
+def own_groups(task: Task, weight_decay: float) -> list[dict[str, Any]]:
+    """Groups of the parameters that a task has beside its model's."""
+    exempt = {module_path(name) for name in names_without_decay(task)}
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in own_parameters(task).items():
+        groups.setdefault(0.0 if name in exempt or parameter.ndim <= 1 else weight_decay, []).append(parameter)
+    return [{"params": params, "lr_scale": 1.0, "weight_decay": decay} for decay, params in groups.items()]
+
+
 def names_without_decay(model: nn.Module) -> set[str]:
-    """What the model exempts from weight decay (timm's `no_weight_decay()`), and what its layers do."""
+    """Parameters that the model (timm's `no_weight_decay()`) and its layers exempt from weight decay."""
     own = optional_methods(model, "no_weight_decay").get("", set)()
     layers = optional_methods(model, "no_weight_decay_parameters")
     return set(own) | {f"{path}.{name}" if path else name for path, names in layers.items() for name in names()}
@@ -84,17 +96,17 @@ def classifier_parameters(model: nn.Module, backbone_lr: float) -> set[nn.Parame
     return found
 
 
-def optimiser_state(optimiser: Optimizer, model: nn.Module) -> dict[str, dict[str, Tensor]]:
+def optimiser_state(optimiser: Optimizer, task: Task) -> dict[str, dict[str, Tensor]]:
     """{parameter name: {"step", "exp_avg", "exp_avg_sq"}}, of SGD {"momentum_buffer"}, with whole tensors on the CPU."""
     return {
         name: {key: gathered(value).clone() for key, value in optimiser.state[parameter].items()}
-        for name, parameter in model.named_parameters()
+        for name, parameter in trained_parameters(task).items()
         if parameter in optimiser.state
     }
 
 
-def load_optimiser_state(optimiser: Optimizer, model: nn.Module, state: dict[str, dict[str, Tensor]]) -> None:
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+def load_optimiser_state(optimiser: Optimizer, task: Task, state: dict[str, dict[str, Tensor]]) -> None:
+    trained = trained_parameters(task)
     if state.keys() - trained.keys():
         raise ValueError(
             f"the optimiser's state knows parameters that are not trained: {sorted(state.keys() - trained.keys())}"

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 
-def optional_methods(model: nn.Module, name: str) -> dict[str, Callable[..., Any]]:
-    """{module path: its method} for all modules, the model itself included, that have a method of this name."""
-    found = {path: getattr(module, name, None) for path, module in model.named_modules()}
+def optional_methods(module: nn.Module, name: str) -> dict[str, Callable[..., Any]]:
+    """{path: method} for all modules inside, and this one itself, that have a method of this name."""
+    found = {path: getattr(part, name, None) for path, part in module.named_modules()}
     return {path: method for path, method in found.items() if callable(method)}

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .config import EngineConfig
 from .contract import Task
+from .task_state import own_parameters
+
+T = TypeVar("T")
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -67,6 +71,8 @@ class Processes:
             dist.broadcast(tensor.detach(), src=0)
         if not self.sharded:
             return DistributedDataParallel(task, device_ids=None if self.device.type == "cpu" else [self.device])
+        if own := own_parameters(task):
+            raise ValueError(f"fsdp spreads the model alone, and the task trains {min(own)} beside it; use engine.parallel=ddp")
         for block in repeated_blocks(task.model):
             fully_shard(block)
         # Whole weights that outlive a forward pass would miss a change of the shards, such as EMA weights put in their place.
@@ -98,17 +104,22 @@ class Processes:
             dist.all_reduce(total[name])
         return total
 
+    def combine(self, totals: dict[str, Any]) -> dict[str, Any]:
+        """Tensors summed and lists joined over processes; all processes have the same names."""
+        lists = {name: self.join(values) for name, values in totals.items() if isinstance(values, list)}
+        return self.sum({name: value for name, value in totals.items() if name not in lists}) | lists
+
     def any(self, here: bool) -> bool:
         """Whether it is so in any process."""
         return here if self.world == 1 else bool(self.sum({"here": torch.tensor(float(here))})["here"] > 0)
 
-    def join(self, texts: list[str]) -> list[str]:
-        """The texts of all processes, in order of rank."""
+    def join(self, values: list[T]) -> list[T]:
+        """The values of all processes, in order of rank; texts, numbers, or other things that can be sent."""
         if self.world == 1:
-            return texts
-        lists: list[list[str]] = [[] for _ in range(self.world)]
-        dist.all_gather_object(lists, texts)
-        return [text for own in lists for text in own]
+            return values
+        lists: list[list[T]] = [[] for _ in range(self.world)]
+        dist.all_gather_object(lists, values)
+        return [value for own in lists for value in own]
 
     def barrier(self) -> None:
         if self.world > 1:

@@ -1,17 +1,27 @@
-"""What a person sees while a run trains: a bar on a terminal, a line now and then in a file."""
+"""Progress of a run as a person sees it: a bar on a terminal, a line now and then in a file."""
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, TextIO
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..common.metric import Metric
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Silent:
-    """Shows nothing. Also the list of what happens: the loop calls these in this order."""
+class Progress:
+    """The events of a long job, in the order they happen. This one shows nothing; subclasses show them.
+
+    Attributes:
+        metrics: of the task that is trained, the main one first; set before `begin`.
+    """
+
+    metrics: Sequence[Metric] = ()
 
     def begin(self, done: int, total: int) -> None:
         """Steps done before, and in all."""
@@ -29,7 +39,7 @@ class Silent:
         """Also after an exception."""
 
 
-class Lines(Silent):
+class Lines(Progress):
     """Plain lines: every evaluation and note, and at most one line in ten seconds about training."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -55,7 +65,7 @@ class Lines(Silent):
         self.stream.flush()
 
 
-class Bar(Silent):
+class Bar(Progress):
     """A progress bar with time left, loss, learning rate, images per second and the last evaluation."""
 
     def __init__(self, console: Console) -> None:
@@ -69,7 +79,7 @@ class Bar(Silent):
             TextColumn("[bold]{task.fields[val]}"),
         )
         # Twice a second: drawing takes time from the training, which runs in the same interpreter.
-        self.bar = Progress(*columns, console=console, refresh_per_second=2, expand=True)
+        self.bar = rich_progress.Progress(*columns, console=console, refresh_per_second=2, expand=True)
         self.task = self.bar.add_task("train", total=None, visible=False, epoch="", train="", val="")
 
     def begin(self, done: int, total: int) -> None:
@@ -90,11 +100,11 @@ class Bar(Silent):
         self.bar.stop()
 
 
-def choose_progress(quiet: bool = False, stream: TextIO | None = None) -> Silent:
+def choose_progress(quiet: bool = False, stream: TextIO | None = None) -> Progress:
     """A bar if the stream (stderr) is a terminal, lines otherwise; nothing if `quiet`."""
     stream = stream or sys.stderr
     if quiet:
-        return Silent()
+        return Progress()
     return Bar(Console(file=stream)) if stream.isatty() else Lines(stream)
 
 

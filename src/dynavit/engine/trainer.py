@@ -1,7 +1,7 @@
-"""What changes from step to step, and how one step changes it."""
+"""The state that changes from step to step, and the step that changes it."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from .processes import Processes
 from .schedule import lr_at
 from .seeding import seed_everything
 from .sharded import assign, gathered, whole_number
+from .task_state import own_state
 
 
 class Trainer:
@@ -40,13 +41,13 @@ class Trainer:
         self.total, self.steps_per_epoch = total, steps_per_epoch
         self.warmup = min(round(plan.optim.warmup_epochs * steps_per_epoch), total // 2)
         self.placed = processes.place(task).train()
-        self.optimiser = make_optimiser(task.model, plan.optim, processes.device)
+        self.optimiser = make_optimiser(task, plan.optim, processes.device)
         self.parameters = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
         self.scaler = torch.amp.GradScaler(processes.device.type, enabled=plan.engine.precision == "fp16")
         self.ema = Ema(task.model, plan.ema) if plan.ema.decay else None
-        self.set_progress = list(optional_methods(task.model, "set_progress").values())
-        self.commit_statistics = list(optional_methods(task.model, "commit_statistics").values())
-        self.forget_statistics = list(optional_methods(task.model, "forget_statistics").values())
+        self.set_progress = list(optional_methods(task, "set_progress").values())
+        self.commit_statistics = list(optional_methods(task, "commit_statistics").values())
+        self.forget_statistics = list(optional_methods(task, "forget_statistics").values())
         self.step = 0
         self.best: dict[str, Any] | None = None
         self.window: dict[str, Tensor] = {}
@@ -56,7 +57,7 @@ class Trainer:
     @contextmanager
     def deferred_statistics(self) -> Iterator[None]:
         """Inside, statistics of layers move once per step, whatever the number of micro-batches."""
-        defer_statistics = list(optional_methods(self.task.model, "defer_statistics").values())
+        defer_statistics = list(optional_methods(self.task, "defer_statistics").values())
         try:
             for defer in defer_statistics:
                 defer(True)
@@ -95,6 +96,7 @@ class Trainer:
         lr = lr_at(self.step, self.total, self.warmup, self.plan.lr, self.plan.optim.min_lr)
         set_lr(self.optimiser, lr)
         self.scaler.unscale_(self.optimiser)
+        self.task.before_update()
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = whole_number(get_total_norm(gradients))
         self._check_finite(norm, batches, lr, compiled)
@@ -161,8 +163,13 @@ class Trainer:
     def optimiser_lr(self) -> float:
         return lr_at(self.step - 1, self.total, self.warmup, self.plan.lr, self.plan.optim.min_lr)
 
-    def keep_best(self, value: float, weights: str) -> None:
-        if math.isfinite(value) and (self.best is None or value > self.best["value"]):
+    def keep_best(self, results: Mapping[str, Any], weights: str) -> None:
+        """Compare a validation with the best one so far, by the task's main metric."""
+        metric = self.task.main_metric
+        if metric is None:
+            return
+        value = float(results[metric.name])
+        if metric.improves(value, None if self.best is None else self.best["value"]):
             self.best = {"value": value, "step": self.step, "weights": weights}
 
     @property
@@ -180,7 +187,7 @@ class Trainer:
             "step": self.step,
             "total": self.total,
             "steps_per_epoch": self.steps_per_epoch,
-            "optimiser": optimiser_state(self.optimiser, self.task.model),
+            "optimiser": optimiser_state(self.optimiser, self.task),
             "scaler": self.scaler.state_dict(),
             "ema_updates": self.ema.updates if self.ema is not None else 0,
             "window": {name: value.cpu() for name, value in window.items()},
@@ -191,7 +198,8 @@ class Trainer:
             "clock": self.clock.state(),
         }
         model = {name: gathered(tensor) for name, tensor in self.task.model.state_dict().items()}
-        return Snapshot(model, self.ema.state() if self.ema is not None else None, state)
+        own = {name: gathered(tensor) for name, tensor in own_state(self.task).items()}
+        return Snapshot(model, self.ema.state() if self.ema is not None else None, state, own or None)
 
     def resume(self, checkpoints: Checkpoints, note: Callable[[str], None]) -> None:
         """Go back to the newest good checkpoint. Without any this is the start."""
@@ -206,9 +214,11 @@ class Trainer:
             checkpoints.settle(self.is_best)
         for name, tensor in self.task.model.state_dict().items():
             assign(tensor, snapshot.model[name])
+        for name, tensor in own_state(self.task).items():
+            assign(tensor, (snapshot.task or {})[name])
         if self.ema is not None and snapshot.ema is not None:
             self.ema.load(snapshot.ema, state["ema_updates"])
-        load_optimiser_state(self.optimiser, self.task.model, state["optimiser"])
+        load_optimiser_state(self.optimiser, self.task, state["optimiser"])
         self.scaler.load_state_dict(state["scaler"])
         window = {name: value.to(self.processes.device) for name, value in state["window"].items()}
         self.window = window if self.processes.is_main else {name: torch.zeros_like(value) for name, value in window.items()}
@@ -216,8 +226,8 @@ class Trainer:
         self.clock = Clock(**state["clock"])
 
     def _check_fits(self, snapshot: Snapshot) -> None:
-        own = {name: tuple(tensor.shape) for name, tensor in self.task.model.state_dict().items()}
-        stored = {name: tuple(tensor.shape) for name, tensor in snapshot.model.items()}
+        own = {name: tuple(tensor.shape) for name, tensor in (self.task.model.state_dict() | own_state(self.task)).items()}
+        stored = {name: tuple(tensor.shape) for name, tensor in (snapshot.model | (snapshot.task or {})).items()}
         if own != stored:
             name = min(name for name in own.keys() | stored.keys() if own.get(name) != stored.get(name))
             raise ValueError(

@@ -10,13 +10,16 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..common.plugins import load_plugin, loaded_plugins
+
 
 class WorkerDied(ValueError):
-    """A process was killed, perhaps for want of memory, and took the others with it."""
+    """A process was killed, probably out of memory, and took the others with it."""
 
 
 def run_jobs(
@@ -37,7 +40,7 @@ def run_jobs(
         while not queue.empty():
             heard(queue.get())
 
-    with ProcessPoolExecutor(processes, context, _begin, (queue, threads)) as pool:
+    with ProcessPoolExecutor(processes, context, _begin, (queue, threads, loaded_plugins())) as pool:
         futures = {pool.submit(work, *arguments): name for name, arguments in jobs.items()}
         waiting = set(futures)
         try:
@@ -48,7 +51,7 @@ def run_jobs(
                     finished(futures[future], future.result())
         except BrokenProcessPool as error:
             raise WorkerDied(
-                "a process died without a word, perhaps for want of memory; what was finished is kept: try again with fewer "
+                "a process died, probably out of memory; what was finished is kept: try again with fewer "
                 '--processes. A script that starts processes needs `if __name__ == "__main__":` around its work'
             ) from error
         except BaseException:
@@ -66,10 +69,12 @@ def say(news: Any) -> None:
     _queue.put(news)
 
 
-def _begin(queue: Any, threads: int) -> None:
+def _begin(queue: Any, threads: int, plugins: list[Path]) -> None:
     global _queue
     _queue = queue
     torch.set_num_threads(threads)
+    for file in plugins:  # before the first job, which may hold classes of these files
+        load_plugin(file)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; the first process ends the others
 
     def stop_with_parent() -> None:

@@ -6,19 +6,21 @@ Attention, MLP and norms are all called as `part(x, grid=..., mask=...)`, so tha
 `grid` is where the tokens lie (None if nobody needs it), `mask` (b, t) is True for real tokens.
 """
 
-import inspect
 import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers.drop import DropPath
 from torch import Tensor, nn
 
-from ..norms import DynamicTokenNorm, LayerNorm, Norm, create_norm
+from ..common.registry import nearest_match_error
+from ..norms import LayerNorm, Norm
 from ..norms.contract import Grid
 from ..norms.factory import norm_class_of
+from ..norms.seat import Seat, seat_norm
+
+NORM_SITES = {"both": ("attn", "mlp"), "attn": ("attn",), "mlp": ("mlp",)}  # which norms of a block carry a model's norm
 
 
 class Attention(nn.Module):
@@ -81,17 +83,8 @@ class Block(nn.Module):
 def make_norm(
     name: str, dim: int, heads: int, options: dict[str, Any] | None = None, *, num_prefix_tokens: int = 0, ndim: int = 2
 ) -> Norm:
-    """A norm for one site of a model: what the site knows (heads, prefix tokens, 1-D or 2-D) goes to norms that ask for it."""
-    asks = inspect.signature(norm_class_of(name)).parameters
-    site: dict[str, Any] = {"heads": heads}
-    if num_prefix_tokens and "num_prefix_tokens" in asks:
-        site["num_prefix_tokens"] = num_prefix_tokens
-    if ndim != 2:
-        if "ndim" in asks:
-            site["ndim"] = ndim
-        elif issubclass(norm_class_of(name), DynamicTokenNorm):
-            raise ValueError(f"the norm {name!r} is made for images, this model for sequences; 'dtn' fits both")
-    return create_norm(name, dim, **{**site, **(options or {})})
+    """A norm for one place of a model. `options` are its own, and go before what the place says."""
+    return seat_norm(name, Seat(dim, heads, num_prefix_tokens, ndim), options)
 
 
 def norm_everywhere(model: nn.Module, name: str, options: dict[str, Any] | None = None) -> None:
@@ -100,6 +93,13 @@ def norm_everywhere(model: nn.Module, name: str, options: dict[str, Any] | None 
     norms = {old: make_norm(name, old.dim, old.heads, options) for old in dict.fromkeys(old for _, old in places)}
     for path, old in places:
         model.set_submodule(path, norms[old])
+
+
+def check_norm(name: str, sites: str = "both") -> None:
+    """An unknown norm or site is an error even where no block carries the norm."""
+    norm_class_of(name)
+    if sites not in NORM_SITES:
+        raise nearest_match_error("norm site", sites, NORM_SITES)
 
 
 def init_linears(model: nn.Module) -> None:
@@ -116,21 +116,12 @@ def init_linears(model: nn.Module) -> None:
         init_linears(child)
 
 
-def make_head(dim: int, num_classes: int, like: Tensor) -> nn.Linear | nn.Identity:
-    """A fresh classifier where `like` lives, as models start with; without classes nothing."""
-    if not num_classes:
-        return nn.Identity()
-    head = nn.Linear(dim, num_classes, device=like.device, dtype=like.dtype)
-    nn.init.trunc_normal_(head.weight, std=0.02)
-    nn.init.zeros_(head.bias)
-    return head
-
-
 def overwrite_position_as_released(model: nn.Module) -> None:
     """The release's mistake: its models initialise every linear last, among them the projection that holds DTN's `position`."""
     for module in model.modules():
-        if isinstance(module, DynamicTokenNorm) and module.position is not None:
-            nn.init.trunc_normal_(module.position, std=0.02)
+        position = getattr(module, "position", None)
+        if isinstance(module, Norm) and isinstance(position, nn.Parameter):
+            nn.init.trunc_normal_(position, std=0.02)
 
 
 def drop_path_rates(rate: float, depth: int) -> list[float]:
@@ -163,41 +154,6 @@ def divide_into_patches(name: str, image: tuple[int, int], patch: tuple[int, int
             f"the nearest size that can is {fits[0]}x{fits[1]}"
         )
     return image[0] // patch[0], image[1] // patch[1]
-
-
-def names_without_decay(model: nn.Module) -> set[str]:
-    """Full names of the parameters that the model's norms want kept from weight decay."""
-    return {
-        f"{path}.{name}" if path else name
-        for path, module in model.named_modules()
-        if isinstance(module, Norm)
-        for name in module.no_weight_decay_parameters()
-    }
-
-
-def image_config(
-    img_size: tuple[int, int],
-    in_chans: int,
-    num_classes: int,
-    *,
-    first_conv: str,
-    classifier: str = "head",
-    crop_pct: float = 0.875,
-) -> dict[str, Any]:
-    """What timm's tools want to know of a model: its input and where its ends are."""
-    colour = in_chans == 3
-    return {
-        "url": "",
-        "input_size": (in_chans, *img_size),
-        "num_classes": num_classes,
-        "pool_size": None,
-        "crop_pct": crop_pct,
-        "interpolation": "bicubic",
-        "mean": IMAGENET_DEFAULT_MEAN if colour else (0.5,) * in_chans,
-        "std": IMAGENET_DEFAULT_STD if colour else (0.5,) * in_chans,
-        "first_conv": first_conv,
-        "classifier": classifier,
-    }
 
 
 def pair(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -4,29 +4,29 @@ Axes:  b samples, t tokens, c channels, h heads, d = c / h channels of a head, n
 Stages are counted from 1, as in the names of the parameters, which are those of the DTN release.
 """
 
-from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from timm.models._features import feature_take_indices
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..norms.contract import Grid, Norm
 from .layers import (
+    NORM_SITES,
     Block,
     Mlp,
+    check_norm,
     drop_path_rates,
-    image_config,
     init_linears,
     make_norm,
-    names_without_decay,
     overwrite_position_as_released,
     pair,
     patch_grid,
     resize_positions,
 )
 from .registry import register_model
+from .timm_conventions import ImageClassifier
 
 STAGES: tuple[int, ...] = (1, 2, 3, 4)
 
@@ -75,7 +75,7 @@ class PatchEmbed(nn.Module):
         return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
 
 
-class PyramidVisionTransformer(nn.Module):
+class PyramidVisionTransformer(ImageClassifier):
     """Four stages of transformer blocks on grids of 1/4, 1/8, 1/16 and 1/32 of the image; a class token joins in the last.
 
     (b, in_chans, height, width) -> (b, num_classes). Any image whose sides are multiples of `patch_size` and at least 8 patches
@@ -116,27 +116,32 @@ class PyramidVisionTransformer(nn.Module):
         drop_path_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        if norm_sites not in ("both", "attn", "mlp"):
-            raise ValueError(f"PyramidVisionTransformer: norm_sites is 'both', 'attn' or 'mlp'; got {norm_sites!r}")
+        check_norm(norm, norm_sites)
         sizes = {"depths": depths, "heads": heads, "mlp_ratios": mlp_ratios, "reductions": reductions}
         for name, values in {"embed_dims": embed_dims, **sizes}.items():
             if len(values) != len(STAGES):
                 raise ValueError(f"PyramidVisionTransformer: {name} has one number for each of four stages; got {values}")
         self.img_size, self.patch_size, self.in_chans = pair(img_size), patch_size, in_chans
-        self.num_classes, self.num_features, self.head_hidden_size = num_classes, embed_dims[-1], embed_dims[-1]
-        self.embed_dims, self.reductions = tuple(embed_dims), tuple(reductions)
-        self.stages, self.grad_checkpointing = STAGES, False
-        self.grids = self._grids(torch.empty(0, in_chans, *self.img_size, device="meta"))
+        self.embed_dims, self.reductions, self.stages = tuple(embed_dims), tuple(reductions), STAGES
+        self.num_prefix_tokens, self.global_pool = 1, "token"  # of the last stage
+        self.grids = grids = self._grids(torch.empty(0, in_chans, *self.img_size, device="meta"))
         rates = iter(drop_path_rates(drop_path_rate, sum(depths)))
 
+        def norm_at(stage: int, site: str) -> Norm:
+            chosen = stage < STAGES[-1] and site in NORM_SITES[norm_sites]
+            own, given = (norm, norm_options) if chosen else ("ln", None)
+            options: dict[str, Any] = {"eps": 1e-6} if own == "ln" else {}
+            if own == "dtn_released":
+                options["pool"] = released_pool(grids[stage - 1])
+            return make_norm(own, embed_dims[stage - 1], heads[stage - 1], {**options, **(given or {})})
+
         for stage, dim, depth, h, ratio, reduction in zip(STAGES, embed_dims, *sizes.values(), strict=True):
-            grid, last = self.grids[stage - 1], stage == STAGES[-1]
-            norm_for = partial(_block_norm, stage, dim, h, norm, norm_options, norm_sites, grid)
+            grid, last = grids[stage - 1], stage == STAGES[-1]
             blocks = [
                 Block(
-                    norm_for("attn"),
+                    norm_at(stage, "attn"),
                     ReducedAttention(dim, h, reduction, qkv_bias=qkv_bias, attn_drop=attn_drop_rate, proj_drop=proj_drop_rate),
-                    norm_for("mlp"),
+                    norm_at(stage, "mlp"),
                     Mlp(dim, ratio * dim, drop=proj_drop_rate),
                     drop_path=next(rates),
                 )
@@ -150,35 +155,27 @@ class PyramidVisionTransformer(nn.Module):
         self.pos_drop = nn.Dropout(pos_drop_rate)
         self.norm: nn.Module = make_norm("ln", embed_dims[-1], 1, {"eps": 1e-6})
         self.head_drop = nn.Dropout(drop_rate)
-        self.head = self._new_head(num_classes)
+        self.head = nn.Linear(embed_dims[-1], num_classes) if num_classes else nn.Identity()
 
         self.feature_info = [
             {"num_chs": dim, "reduction": patch_size * 2**at, "module": f"block{at + 1}"} for at, dim in enumerate(embed_dims)
         ]
-        self.default_cfg = self.pretrained_cfg = image_config(
-            self.img_size, in_chans, num_classes, first_conv="patch_embed1.proj", crop_pct=0.9
-        )
+        self.introduce(self.img_size, in_chans, num_classes, embed_dims[-1], first_conv="patch_embed1.proj", crop_pct=0.9)
         init_linears(self)
         for positions in (self.cls_token, *(self.get_parameter(f"pos_embed{stage}") for stage in STAGES)):
             nn.init.trunc_normal_(positions, std=0.02)
         if released_init:
             overwrite_position_as_released(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
-    def forward_features(self, x: Tensor) -> Tensor:
+    def forward_features(self, image: Tensor) -> Tensor:
         """(b, in_chans, height, width) -> (b, 1 + t, c), the last stage's tokens after the final norm, class token first."""
-        self._grids(x)
+        self._grids(image)
+        x = image
         for stage in self.stages:
             x, grid = self._tokens(x, stage)
             if stage < STAGES[-1]:
                 x = _image(x, grid)
         return self.norm(x)
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        x = self.head_drop(x[:, 0])
-        return x if pre_logits else self.head(x)
 
     def forward_intermediates(
         self,
@@ -197,8 +194,6 @@ class PyramidVisionTransformer(nn.Module):
             stop_early: leave out stages after the last one asked for; the features are then that stage's tokens.
             intermediates_only: return the maps alone.
         """
-        from timm.models._features import feature_take_indices
-
         if str(getattr(output_fmt, "value", output_fmt)) != "NCHW":
             raise ValueError(
                 f"PyramidVisionTransformer: stages have grids of different size, so maps are 'NCHW'; got {output_fmt!r}"
@@ -221,36 +216,20 @@ class PyramidVisionTransformer(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Throw away what features of these stages do not need."""
-        from timm.models._features import feature_take_indices
-
+        """Remove what `forward_intermediates` does not need for these stages."""
         take, deepest = feature_take_indices(len(self.stages), indices)
         for stage in self.stages[deepest + 1 :]:
             for part in ("patch_embed", "pos_embed", "block"):
                 delattr(self, f"{part}{stage}")
             if stage == STAGES[-1]:
                 del self.cls_token
+                self.num_prefix_tokens = 0
         self.stages = self.stages[: deepest + 1]
         if prune_norm or self.stages != STAGES:
             self.norm = nn.Identity()
         if prune_head:
             self.reset_classifier(0)
         return take
-
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new classifier; 0 classes leave the class token's features."""
-        if global_pool not in (None, "token", ""):
-            raise ValueError(f"PyramidVisionTransformer: the classifier reads the class token; got global_pool={global_pool!r}")
-        self.num_classes = num_classes
-        self.head = self._new_head(num_classes).to(self.get_parameter("patch_embed1.proj.weight"))
-        init_linears(nn.ModuleList([self.head]))
-
-    def no_weight_decay(self) -> set[str]:
-        own = {name for name, _ in self.named_parameters(recurse=False)}  # class token and positions
-        return own | names_without_decay(self)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers by depth, for learning rates that fall with it: blocks, or whole stages."""
@@ -263,9 +242,6 @@ class PyramidVisionTransformer(nn.Module):
         ]
         return {"stem": r"^(?:patch_embed|pos_embed)1", "blocks": blocks}
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
     def _tokens(self, x: Tensor, stage: int) -> tuple[Tensor, tuple[int, int]]:
         """An image or the previous stage's map -> this stage's tokens, class token first in the last stage, and their grid."""
         prefix = int(stage == STAGES[-1])
@@ -275,8 +251,7 @@ class PyramidVisionTransformer(nn.Module):
         positions = self.get_parameter(f"pos_embed{stage}")
         x = self.pos_drop(x + resize_positions(positions, self.grids[stage - 1], grid, prefix))
         for block in self.get_submodule(f"block{stage}").children():
-            recompute = self.grad_checkpointing and torch.is_grad_enabled()
-            x = checkpoint(block, x, grid, use_reentrant=False) if recompute else block(x, grid)
+            x = self.run(block, x, grid)
         return x, grid
 
     def _grids(self, x: Tensor) -> list[tuple[int, int]]:
@@ -291,9 +266,6 @@ class PyramidVisionTransformer(nn.Module):
             )
         return grids
 
-    def _new_head(self, num_classes: int) -> nn.Module:
-        return nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
-
 
 def released_pool(grid: tuple[int, int], side: int = 14) -> int:
     """Cells over which released DTN pools: grid // 14 on larger grids; where that does not divide the grid, the next smaller.
@@ -302,22 +274,6 @@ def released_pool(grid: tuple[int, int], side: int = 14) -> int:
     [4, 2, 1, 1]
     """
     return next(pool for pool in range(max(min(grid) // side, 1), 0, -1) if not any(n % pool for n in grid))
-
-
-def _block_norm(
-    stage: int,
-    dim: int,
-    heads: int,
-    name: str,
-    options: dict[str, Any] | None,
-    sites: str,
-    grid: tuple[int, int],
-    site: str,
-) -> Norm:
-    if stage == STAGES[-1] or sites not in ("both", site):
-        name, options = "ln", None
-    defaults: dict[str, dict[str, Any]] = {"ln": {"eps": 1e-6}, "dtn_released": {"pool": released_pool(grid)}}
-    return make_norm(name, dim, heads, {**defaults.get(name, {}), **(options or {})})
 
 
 def _image(tokens: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -8,15 +8,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..common.registry import nearest_match_error
-from ..norms.factory import norm_class_of
-from .layers import Attention, Block, Mlp, drop_path_rates, init_linears, make_head, make_norm, names_without_decay
+from .layers import Attention, Block, Mlp, check_norm, drop_path_rates, init_linears, make_norm
 from .registry import register_model
+from .timm_conventions import Classifier
 
 
-class SequenceTransformer(nn.Module):
+class SequenceTransformer(Classifier):
     """Classifies a sequence. ids (b, t) -> logits (b, num_classes).
 
     Args:
@@ -52,7 +51,6 @@ class SequenceTransformer(nn.Module):
         self.embed_dim = self.num_features = self.head_hidden_size = dim
         self.norm_blocks = depth if norm_blocks is None else min(norm_blocks, depth)
         self.num_prefix_tokens = int(pool == "token")
-        self.grad_checkpointing = False
 
         self.embed = nn.Embedding(vocab_size, dim)
         self.pos_embed = nn.Parameter(torch.empty(1, max_len, dim))
@@ -65,7 +63,7 @@ class SequenceTransformer(nn.Module):
             attn = Attention(dim, heads, qkv_bias=qkv_bias, proj_drop=drop_rate)
             return Block(norms[0], attn, norms[1], Mlp(dim, mlp_dim, drop=drop_rate), drop_path=drop_path)
 
-        norm_class_of(norm)  # an unknown norm is an error even where no block carries it
+        check_norm(norm)
         self.blocks = nn.Sequential(*(block(i, rate) for i, rate in enumerate(drop_path_rates(drop_path_rate, depth))))
         self.norm = make_norm("ln", dim, heads)
         self.head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
@@ -96,10 +94,7 @@ class SequenceTransformer(nn.Module):
                 mask = torch.cat([mask.new_ones(len(mask), 1), mask], 1)
         x = self.drop(x)
         for block in self.blocks:
-            if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, (length,), mask, use_reentrant=False)
-            else:
-                x = block(x, (length,), mask)
+            x = self.run(block, x, (length,), mask)
         return self.norm(x, mask=mask), mask
 
     def forward_head(self, x: Tensor, mask: Tensor | None = None, pre_logits: bool = False) -> Tensor:
@@ -125,19 +120,6 @@ class SequenceTransformer(nn.Module):
                 f"SequenceTransformer: got a mask {mask.dtype} {tuple(mask.shape)} for ids {tuple(ids.shape)}; "
                 "it is boolean, of the ids' shape, True = a real token"
             )
-
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
-    def reset_classifier(self, num_classes: int) -> None:
-        self.num_classes = num_classes
-        self.head = make_head(self.embed_dim, num_classes, like=self.pos_embed)
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    def no_weight_decay(self) -> set[str]:
-        return {"pos_embed", "cls_token"} | names_without_decay(self)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers by depth, for learning rates that fall with it."""

@@ -14,26 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..common.registry import nearest_match_error
 from ..norms.contract import statistics_dtype
-from ..norms.factory import norm_class_of
-from .layers import (
-    Attention,
-    Block,
-    Mlp,
-    drop_path_rates,
-    image_config,
-    init_linears,
-    make_norm,
-    names_without_decay,
-    overwrite_position_as_released,
-    pair,
-    resize_positions,
-)
+from .conv_tokens import Split, grids_of
+from .layers import Mlp, check_norm, make_norm, pair, resize_positions
 from .registry import register_model
-from .vit import NORM_SITES, VisionTransformer
+from .trunk import Trunk
 
-Split = tuple[int, int, int]  # kernel, stride, padding of a soft split
 SPLITS: tuple[Split, ...] = ((7, 4, 2), (3, 2, 1), (3, 2, 1))  # 224 pixels -> 56, 28, 14
 
 
@@ -184,16 +170,7 @@ class TokensToToken(nn.Module):
 
     def grids(self, image: tuple[int, int]) -> list[tuple[int, int]]:
         """(rows, cols) after each split of an image (height, width)."""
-        grids, grid = [], image
-        for kernel, stride, padding in self.splits:
-            rows, cols = ((side + 2 * padding - kernel) // stride + 1 for side in grid)
-            if min(rows, cols) < 1:
-                raise ValueError(
-                    f"TokensToToken: an image of {image[0]}x{image[1]} is too small for the soft splits {self.splits}"
-                )
-            grid = (rows, cols)
-            grids.append(grid)
-        return grids
+        return grids_of("TokensToToken", "soft splits", self.splits, image)
 
 
 def sinusoid(length: int, dim: int) -> Tensor:
@@ -204,7 +181,7 @@ def sinusoid(length: int, dim: int) -> Tensor:
     return torch.where(j % 2 == 0, angle.sin(), angle.cos())[None].float()
 
 
-class T2TVisionTransformer(VisionTransformer):
+class T2TVisionTransformer(Trunk):
     """A vision transformer on overlapping tokens. (b, in_chans, height, width) -> (b, num_classes).
 
     Images of any size; fixed sinusoidal positions, interpolated where the grid is not that of `img_size`. The class token is
@@ -251,17 +228,12 @@ class T2TVisionTransformer(VisionTransformer):
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
     ) -> None:
-        nn.Module.__init__(self)  # not the ViT's: what it does is inherited, what it is made of is made here
+        super().__init__()
         norm_blocks = depth if norm_blocks is None else norm_blocks
         if not 0 <= norm_blocks <= depth:
             raise ValueError(f"T2TVisionTransformer: norm_blocks counts blocks from the first, 0 to {depth}; got {norm_blocks}")
-        if norm_sites not in NORM_SITES:
-            raise nearest_match_error("norm site", norm_sites, NORM_SITES)
-        norm_class_of(norm)  # an unknown norm is an error even where no block carries it
-        self.num_classes, self.in_chans, self.norm_blocks = num_classes, in_chans, norm_blocks
-        self.embed_dim = self.num_features = self.head_hidden_size = embed_dim
-        self.class_token, self.token_enters, self.num_prefix_tokens = "start", 0, 1
-        self.global_pool, self.grad_checkpointing = "token", False
+        check_norm(norm, norm_sites)
+        self.place_token("start", norm_blocks, depth)
 
         self.tokens_to_token = TokensToToken(
             embed_dim, kind=tokens, splits=splits, in_chans=in_chans, width=token_width, drop=token_drop_rate
@@ -271,50 +243,39 @@ class T2TVisionTransformer(VisionTransformer):
         self.register_buffer("pos_embed", sinusoid(1 + math.prod(self.grid_size), embed_dim).to(self.cls_token))
         self.pos_drop = nn.Dropout(pos_drop_rate)
 
-        blocks = []
-        for at, drop_path in enumerate(drop_path_rates(drop_path_rate, depth)):
-            norms = [
-                make_norm(norm, embed_dim, heads, norm_options, num_prefix_tokens=1)
-                if at < norm_blocks and site in NORM_SITES[norm_sites]
-                else make_norm("ln", embed_dim, heads)
-                for site in ("attn", "mlp")
-            ]
-            attn = Attention(
-                embed_dim, heads, qkv_bias=qkv_bias, qk_scale=qk_scale, attn_drop=attn_drop_rate, proj_drop=proj_drop_rate
-            )
-            mlp = Mlp(embed_dim, int(embed_dim * mlp_ratio), drop=proj_drop_rate)
-            blocks.append(Block(norms[0], attn, norms[1], mlp, drop_path=drop_path))
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = make_norm("ln", embed_dim, heads)
-        self.head_drop = nn.Dropout(drop_rate)
-        self.head = nn.Linear(embed_dim, num_classes) if num_classes else nn.Identity()
-
-        reduction = math.prod(stride for _, stride, _ in splits)
-        self.feature_info = [{"module": f"blocks.{i}", "num_chs": embed_dim, "reduction": reduction} for i in range(depth)]
-        # No convolution comes first, but a linear on unfolded pixels.
-        first = "tokens_to_token.attention1." + ("kqv" if tokens == "performer" else "attn.qkv")
-        self.default_cfg = image_config(pair(img_size), in_chans, num_classes, first_conv=first, crop_pct=0.9)
-        self.pretrained_cfg = self.default_cfg
-        self.reset_parameters()
-        if released_init:
-            overwrite_position_as_released(self)
-
-    def reset_parameters(self) -> None:
-        init_linears(self)
-        assert self.cls_token is not None
-        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        self.add_blocks(
+            embed_dim,
+            depth,
+            heads,
+            mlp_ratio,
+            norm=norm,
+            norm_options=norm_options,
+            norm_sites=norm_sites,
+            drop_path_rate=drop_path_rate,
+            qkv_bias=qkv_bias,
+            qk_scale=qk_scale,
+            attn_drop=attn_drop_rate,
+            proj_drop=proj_drop_rate,
+        )
+        self.finish(
+            pair(img_size),
+            in_chans,
+            num_classes,
+            embed_dim,
+            heads,
+            drop_rate=drop_rate,
+            reduction=math.prod(stride for _, stride, _ in splits),
+            # No convolution comes first, but a linear on unfolded pixels.
+            first_conv="tokens_to_token.attention1." + ("kqv" if tokens == "performer" else "attn.qkv"),
+            crop_pct=0.9,
+            released_init=released_init,
+        )
 
     def embed(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Class token and overlapping tokens with their positions."""
         x, grid = self.tokens_to_token(image)
         x = self.with_token(x) + resize_positions(self.pos_embed, self.grid_size, grid, prefix=1)
         return self.pos_drop(x), grid
-
-    def no_weight_decay(self) -> set[str]:
-        return {"cls_token"} | names_without_decay(self)
-
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return {"stem": r"^cls_token|^tokens_to_token", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
 
 
 def _sizes(tokens: str, embed_dim: int, depth: int, heads: int, mlp_ratio: float) -> dict[str, Any]:

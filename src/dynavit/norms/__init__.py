@@ -1,12 +1,11 @@
-"""Normalisers: one file each, one contract."""
+"""Normalisers: one file each, one contract. Importing the room registers all of them."""
 
 from .bn import BatchNorm
 from .contract import Norm
 from .derf import Derf
-from .dtn import DynamicTokenNorm
-from .dtn_released import ReleasedDynamicTokenNorm
+from .dtn import DynamicTokenNorm, ReleasedDynamicTokenNorm
 from .dyt import DyT
-from .factory import _NORMS, create_norm, list_norms
+from .factory import create_norm, list_norms, register_norm
 from .gn import GroupNorm
 from .in_ import InstanceNorm
 from .ldfn import LearnableDynamicFeatureNorm
@@ -21,29 +20,6 @@ from .scale import ScaleNorm
 from .sn import SwitchableNorm
 from .un import UnifiedNorm
 from .zscore import ZScoreNorm
-
-_NORMS.update(
-    {
-        "ln": LayerNorm,
-        "rms": RMSNorm,
-        "bn": BatchNorm,
-        "in": InstanceNorm,
-        "gn": GroupNorm,
-        "sn": SwitchableNorm,
-        "scale": ScaleNorm,
-        "power": PowerNorm,
-        "dtn": DynamicTokenNorm,
-        "dtn_released": ReleasedDynamicTokenNorm,
-        "dyt": DyT,
-        "derf": Derf,
-        "un": UnifiedNorm,
-        "repbn": RepBN,
-        "prepbn": PRepBN,
-        "zscore": ZScoreNorm,
-        "minmax": MinMaxNorm,
-        "ldfn": LearnableDynamicFeatureNorm,
-    }
-)
 
 __all__ = [
     "BatchNorm",
@@ -68,4 +44,5 @@ __all__ = [
     "create_norm",
     "list_norms",
     "recalibrate",
+    "register_norm",
 ]

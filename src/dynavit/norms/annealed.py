@@ -2,8 +2,8 @@
 
     y = blend * LN(x) + (1 - blend) * N(x),    blend: 1 for a while, then linearly down to 0, then 0 to the end
 
-LayerNorm bounds every token while N learns its statistics on a healthy network. The training loop tells how far it is through
-`set_progress`; a loop that never does keeps blend at 1.
+LayerNorm bounds every token while N learns its statistics on a healthy network. The training loop reports its progress through
+`set_progress`; without reports blend stays 1.
 """
 
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .contract import Grid, statistics_dtype
-from .smoothed import SmoothedNorm
+from .statistics.smoothed import SmoothedNorm
 
 Evaluation = Literal["blend", "final"]
 PARTS = 2**30
@@ -28,7 +28,7 @@ class AnnealedNorm(SmoothedNorm):
     Args:
         warmup: share of the training run with LayerNorm alone.
         anneal: share of the run over which `blend` falls to 0 after that.
-        evaluate: at evaluation what is being trained ("blend"), or N alone as it will be in the end ("final").
+        evaluate: the output at evaluation: the blend that is being trained ("blend"), or N alone, as in the end ("final").
         ln_eps: LayerNorm's eps; that of N if not given.
     """
 
@@ -68,6 +68,11 @@ class AnnealedNorm(SmoothedNorm):
             nn.init.ones_(self.ln_weight)
             nn.init.zeros_(self.ln_bias)
 
+    def inherited(self, old: str) -> dict[str, str]:
+        """A LayerNorm it replaces is the one it begins as."""
+        layer_norm = {"ln_weight": "weight", "ln_bias": "bias"} if old == "ln" else {}
+        return super().inherited(old) | layer_norm
+
     @property
     def blend(self) -> Tensor:
         """LayerNorm's share, ()."""
@@ -83,7 +88,7 @@ class AnnealedNorm(SmoothedNorm):
         return torch.lerp(own, layer_norm, self.blend.to(own.dtype))
 
     def set_progress(self, step: int, total: int) -> None:
-        """Before step number `step`, from 0, of `total`. A share of LayerNorm that is gone does not come back."""
+        """Set `blend` before step number `step`, from 0, of `total`. It never rises."""
         start, length = self.warmup * total, self.anneal * total
         passed = (step - start) / length if length > 0 else float(step >= start)
         self.blend_parts.clamp_(max=round(PARTS * (1.0 - min(1.0, max(0.0, passed)))))

@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from .running import AffineAtEvaluation
+from .factory import register_norm
+from .statistics.running import AffineAtEvaluation
 
 
+@register_norm("bn")
 class BatchNorm(AffineAtEvaluation):
     r"""Each channel by the moments of all tokens of all samples; at evaluation by running moments, a fixed affine map.
 
@@ -17,6 +19,8 @@ class BatchNorm(AffineAtEvaluation):
     Args:
         momentum: weight of the new batch in the running moments.
     """
+
+    uses_heads = False
 
     def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
         super().__init__(dim, momentum=momentum, **shared)

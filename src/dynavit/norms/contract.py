@@ -1,13 +1,19 @@
-"""What every normaliser is: one signature, one call, one set of promises.
+"""The contract of normalisers: one signature, one call, one set of promises and facts.
 
 Axes used throughout the room:  b samples, t tokens, c channels, h heads, d = c / h channels of a head.
 
     Norm(dim, *, heads=1, eps=1e-5, affine=True, device=None, dtype=None, ...own options...)
     norm(x, grid=None, mask=None)     x is (b, t, c) or (b, rows, cols, c); the result has x's shape and dtype
 
-A subclass writes `normalise` (tokens in, normalised tokens out, before the affine map) and its own `reset_parameters`;
-this class brings the tokens into one form, keeps statistics in at least float32, and keeps padding out.
+A subclass writes `normalise` (tokens in, normalised tokens out, before the affine map). If it has parameters of its own, it
+also writes `reset_parameters` and calls it at the end of its `__init__`. This class brings the tokens into one form, keeps
+statistics in at least float32, and keeps padding out.
+
+Optional methods are found by name. `affine_map() -> (scale, shift)`, both (c), says that the norm is this map at evaluation, so
+that it can be folded away; the training loop calls `set_progress(step, total)`, `commit_statistics()` and `scalars()`.
 """
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +22,32 @@ Grid = tuple[int, ...]
 
 
 class Norm(nn.Module):
-    """Base of all normalisers: y = weight * normalise(x) + bias."""
+    """Base of all normalisers: y = weight * normalise(x) + bias.
+
+    The attributes are facts about the class. By them models, ours and others', decide where a norm can stand and what it has to
+    be told. The defaults are careful: a norm that declares nothing is refused where it might be wrong.
+
+    Attributes:
+        has_bias: with `affine` there is a bias beside the weight.
+        needs_grid: it uses positions, so inside a model every call brings the grid. Only such a norm may have the option
+            `num_prefix_tokens`: tokens in front that lie outside the grid.
+        dimensions: of the grids it takes, if it needs one: 2 for images, 1 for sequences. A norm for both is told through its
+            option `ndim`, if it has one.
+        mixes_tokens: the result for a token depends on other tokens. False admits the norm to causal models, windows, and
+            queries and keys of each head.
+        uses_heads: the result depends on `heads`, so they have to be those of the attention beside it.
+        starts_as: the norm that this one can equal exactly, "ln" or "rms". An instance whose options forbid it sets None.
+        mixing_parameters: names of the parameters by which it departs from that norm. `start_at` sets them, and they are frozen
+            while the two are to stay equal.
+    """
 
     has_bias = True
+    needs_grid: bool = False
+    dimensions: tuple[int, ...] = (2,)
+    mixes_tokens: bool = True
+    uses_heads: bool = True
+    starts_as: Literal["ln", "rms"] | None = None
+    mixing_parameters: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -39,6 +68,7 @@ class Norm(nn.Module):
         self.dim, self.heads, self.eps, self.affine = dim, heads, eps, affine
         self.weight = nn.Parameter(torch.empty(dim, device=device, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype)) if affine and self.has_bias else None
+        Norm.reset_parameters(self)  # not the subclass's: parameters of its own do not exist yet
 
     def reset_parameters(self) -> None:
         if self.weight is not None:
@@ -79,6 +109,17 @@ class Norm(nn.Module):
         if self.bias is not None:
             y = y + self.bias.to(y.dtype)
         return y
+
+    def start_at(self, share: float) -> None:
+        """Give the norm that this one `starts_as` a share of the mixture; 1 is that norm exactly. In place, under no_grad."""
+
+    def inherited(self, old: str) -> dict[str, str]:
+        """{own parameter: parameter of the replaced norm that it takes over}.
+
+        Args:
+            old: kind of the replaced norm: "ln", "rms", or the name of its class.
+        """
+        return {"weight": "weight", "bias": "bias"}
 
     def no_weight_decay_parameters(self) -> set[str]:
         """Names of this layer's parameters that an optimiser should not decay: all of them."""

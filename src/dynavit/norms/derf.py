@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from .contract import Grid, Norm
+from .factory import register_norm
 
 
+@register_norm("derf")
 class Derf(Norm):
     r"""Squashes each element with the error function; no statistics at all.
 
@@ -19,6 +21,9 @@ class Derf(Norm):
     Args:
         alpha_init: where $\alpha$ starts.
     """
+
+    mixes_tokens = False
+    uses_heads = False
 
     def __init__(self, dim: int, *, alpha_init: float = 0.5, **shared: Any) -> None:
         super().__init__(dim, **shared)

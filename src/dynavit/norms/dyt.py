@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from .contract import Grid, Norm
+from .factory import register_norm
 
 
+@register_norm("dyt")
 class DyT(Norm):
     r"""Squashes each element; no statistics at all.
 
@@ -19,6 +21,9 @@ class DyT(Norm):
     Args:
         alpha_init: where $\alpha$ starts.
     """
+
+    mixes_tokens = False
+    uses_heads = False
 
     def __init__(self, dim: int, *, alpha_init: float = 0.5, **shared: Any) -> None:
         super().__init__(dim, **shared)

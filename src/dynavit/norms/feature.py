@@ -3,7 +3,7 @@
 Each channel is moved by a centre and divided by a scale. An *expert* is one way to measure the two in a batch:
 
     zscore   mean,    sqrt(var + eps)
-    minmax   middle,  sqrt(spread^2 + eps)      middle and half range over images, see feature_statistics.py
+    minmax   middle,  sqrt(spread^2 + eps)      middle and half range over images, see statistics/ranges.py
     rms      0,       sqrt(mean^2 + var + eps)
 
 The smoothed experts (C, D) are the map at evaluation. In training the batch's own (c, d) are corrected towards them, as in
@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from .contract import Grid, statistics_dtype
-from .distributed import sum_over_processes
-from .feature_statistics import Extrema, batch_range, image_ranges, normal_range
-from .moments import moments
-from .outlier_guard import guard
-from .projected_map import projected_map
-from .smoothed import SmoothedNorm, is_recomputation
+from .statistics.distributed import sum_over_processes
+from .statistics.moments import moments
+from .statistics.outlier_guard import guard
+from .statistics.projected_map import projected_map
+from .statistics.ranges import Extrema, batch_range, image_ranges, normal_range
+from .statistics.smoothed import SmoothedNorm, is_recomputation
 
 WINDOW = 8
 # How long a run is taken to be when nobody tells through `set_progress`.

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from .contract import Grid, Norm
-from .moments import moments
+from .factory import register_norm
+from .statistics.moments import moments
 
 
+@register_norm("gn")
 class GroupNorm(Norm):
     r"""Each head of a sample by the moments of all its tokens and channels. The groups are the heads.
 

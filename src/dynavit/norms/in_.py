@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from .contract import Grid, Norm
-from .moments import moments, unbiased
+from .factory import register_norm
+from .statistics.moments import moments, unbiased
 
 
+@register_norm("in")
 class InstanceNorm(Norm):
     r"""Each channel of a sample by its moments over the sample's tokens, in training and evaluation alike.
 
@@ -21,6 +23,8 @@ class InstanceNorm(Norm):
     Args:
         unbiased: divide the squares by T - 1, as the code released with DTN does, instead of T, as its paper says.
     """
+
+    uses_heads = False
 
     def __init__(self, dim: int, *, unbiased: bool = False, **shared: Any) -> None:
         super().__init__(dim, **shared)

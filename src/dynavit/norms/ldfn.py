@@ -8,14 +8,16 @@ from torch import Tensor, nn
 
 from .annealed import AnnealedNorm, Evaluation
 from .contract import statistics_dtype
-from .distributed import sum_over_processes, whole, write
+from .factory import register_norm
 from .feature import FeatureNorm
-from .feature_statistics import Extrema
-from .moments import moments
+from .statistics.distributed import sum_over_processes, whole, write
+from .statistics.moments import moments
+from .statistics.ranges import Extrema
 
 Groups = Literal["layer", "head", "channel"]
 
 
+@register_norm("ldfn")
 class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
     r"""Begins as LayerNorm and ends as a mixture of z-score and min-max whose weights are learned; that folds away.
 

@@ -6,8 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .contract import Grid, Norm
+from .factory import register_norm
 
 
+@register_norm("ln")
 class LayerNorm(Norm):
     r"""Each token by the moments of its own channels.
 
@@ -16,6 +18,10 @@ class LayerNorm(Norm):
 
     Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$ and `bias` $\beta$ (c). Heads play no part.
     """
+
+    mixes_tokens = False
+    uses_heads = False
+    starts_as = "ln"
 
     def __init__(self, dim: int, **shared: Any) -> None:
         super().__init__(dim, **shared)

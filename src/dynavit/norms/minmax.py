@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from .factory import register_norm
 from .feature import FeatureNorm
-from .feature_statistics import Extrema
+from .statistics.ranges import Extrema
 
 
+@register_norm("minmax")
 class MinMaxNorm(FeatureNorm):
     r"""Each channel by its smoothed range over an image; a fixed affine map at evaluation.
 
@@ -26,6 +28,8 @@ class MinMaxNorm(FeatureNorm):
         quantile: the share of tokens beyond each end with extrema="quantile".
         alpha, warmup, r_max, d_max, tau, eta: as in `zscore`.
     """
+
+    uses_heads = False
 
     def __init__(
         self,

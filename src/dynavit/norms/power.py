@@ -7,11 +7,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .contract import Grid
-from .distributed import process_count, sum_over_processes
-from .moments import second_moment
-from .smoothed import SmoothedNorm, is_recomputation
+from .factory import register_norm
+from .statistics.distributed import process_count, sum_over_processes
+from .statistics.moments import second_moment
+from .statistics.smoothed import SmoothedNorm, is_recomputation
 
 
+@register_norm("power")
 class PowerNorm(SmoothedNorm):
     r"""Each channel by a quadratic mean that moves with training, in both directions; nothing is subtracted.
 
@@ -63,10 +65,10 @@ class PowerNorm(SmoothedNorm):
         self.register_buffer("running_phi", torch.empty(dim, **self.state_options))
         self.register_buffer("ema_gz", torch.empty(dim, **self.state_options))
         self.register_buffer("iters", torch.empty((), device=shared.get("device"), dtype=torch.int64))
-        # What `pending` is for psi, for the mean of l z.
+        # The mean of l z and its weight, collected like psi in `pending`.
         self.register_buffer("pending_gz", torch.empty(dim, **self.state_options), persistent=False)
         self.register_buffer("pending_gz_weight", torch.empty(1, **self.state_options), persistent=False)
-        # What the last call divided by, forward and backward, for its recomputation after the state has moved.
+        # The psi of the last call, forward and backward, for its recomputation after the state has moved.
         self.register_buffer("used", torch.empty(2, dim, **self.state_options), persistent=False)
         self.reset_parameters()
 
@@ -90,7 +92,7 @@ class PowerNorm(SmoothedNorm):
         return _Power.apply(u, forward_scale, backward_scale, count.flatten(), self.ema_gz, pending, 1.0 - self.alpha_bwd)
 
     def _divide_by(self, psi: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """The psi (c) that forward and backward divide by, given this batch's; it moves the state, now or later."""
+        """The psi (c) that forward and backward divide by, from the batch's. Moves the state, now or at the end of the step."""
         dtn = self.backward_rule == "dtn"
         if self.deferred or self.recalibrating:
             self.collect(psi[None], count[None])

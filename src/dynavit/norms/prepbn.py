@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from .annealed import PARTS, AnnealedNorm, Evaluation
+from .factory import register_norm
 from .repbn import BatchNormPlusInput
 
 
+@register_norm("prepbn")
 class PRepBN(AnnealedNorm, BatchNormPlusInput):
     r"""Begins as LayerNorm and ends as `repbn`, which folds away.
 
@@ -32,6 +34,8 @@ class PRepBN(AnnealedNorm, BatchNormPlusInput):
         warmup, anneal, evaluate: as in every annealed norm.
         warm_steps, anneal_steps: a schedule in steps, instead of `warmup` and `anneal`.
     """
+
+    uses_heads = False
 
     steps: Tensor | None
 

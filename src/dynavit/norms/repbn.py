@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from .contract import Grid
-from .running import AffineAtEvaluation
+from .factory import register_norm
+from .statistics.running import AffineAtEvaluation
 
 
 class BatchNormPlusInput(AffineAtEvaluation):
-    """BN(x) + eta * x: what `repbn` and `prepbn` share. At evaluation one affine map."""
+    """BN(x) + eta * x, the common part of `repbn` and `prepbn`. At evaluation one affine map."""
 
     def __init__(self, dim: int, *, eta: float, **shared: Any) -> None:
         super().__init__(dim, **shared)
@@ -37,6 +38,7 @@ class BatchNormPlusInput(AffineAtEvaluation):
         return f"{super().extra_repr()}, eta={self.eta_init:g}"
 
 
+@register_norm("repbn")
 class RepBN(BatchNormPlusInput):
     r"""Batch norm and, beside it, the input itself times one learned number.
 
@@ -50,6 +52,8 @@ class RepBN(BatchNormPlusInput):
         eta: where $\eta$ starts. The release has 1 for images, 0 for language.
         momentum: weight of the new batch in the running moments.
     """
+
+    uses_heads = False
 
     def __init__(self, dim: int, *, eta: float = 1.0, momentum: float = 0.1, **shared: Any) -> None:
         super().__init__(dim, eta=eta, momentum=momentum, **shared)

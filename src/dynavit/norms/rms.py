@@ -6,8 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .contract import Grid, Norm
+from .factory import register_norm
 
 
+@register_norm("rms")
 class RMSNorm(Norm):
     r"""Each token by the root mean square of its own channels; nothing is subtracted, and there is no bias.
 
@@ -17,6 +19,9 @@ class RMSNorm(Norm):
     """
 
     has_bias = False
+    mixes_tokens = False
+    uses_heads = False
+    starts_as = "rms"
 
     def __init__(self, dim: int, **shared: Any) -> None:
         super().__init__(dim, **shared)

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from .contract import Grid, Norm
+from .factory import register_norm
 
 
+@register_norm("scale")
 class ScaleNorm(Norm):
     r"""Each token at one learned length.
 
@@ -22,6 +24,8 @@ class ScaleNorm(Norm):
     """
 
     has_bias = False
+    mixes_tokens = False
+    uses_heads = False
 
     def __init__(self, dim: int, *, per_channel: bool = False, **shared: Any) -> None:
         super().__init__(dim, **shared)

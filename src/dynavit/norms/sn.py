@@ -1,15 +1,19 @@
 """Switchable Normalization. Luo et al. 2018, arXiv 1806.10779."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .contract import Grid
-from .moments import moments
-from .running import RunningMomentsNorm
+from .factory import register_norm
+from .share_logit import ONE, share_logit
+from .statistics.moments import moments
+from .statistics.running import RunningMomentsNorm
 
 
+@register_norm("sn")
 class SwitchableNorm(RunningMomentsNorm):
     r"""Learns how much of layer, instance and batch statistics to use; mean and variance each have their own mixture.
 
@@ -27,6 +31,9 @@ class SwitchableNorm(RunningMomentsNorm):
     """
 
     sources = ("ln", "in", "bn")
+    uses_heads = False
+    starts_as = "ln"
+    mixing_parameters = ("mean_logit", "var_logit")
 
     def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
         super().__init__(dim, momentum=momentum, **shared)
@@ -39,6 +46,12 @@ class SwitchableNorm(RunningMomentsNorm):
         super().reset_parameters()
         nn.init.zeros_(self.mean_logit)
         nn.init.zeros_(self.var_logit)
+
+    def start_at(self, share: float) -> None:
+        """LayerNorm's share of the softmax over (ln, in, bn), and the rest in equal parts."""
+        first = 2 * ONE if share == 1 else share_logit(share) + math.log(2)
+        for logit in (self.mean_logit, self.var_logit):
+            logit.copy_(logit.new_tensor([first, 0.0, 0.0]))
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         mean_ln, var_ln, _ = moments(x, (2,))

@@ -7,12 +7,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .contract import Grid, statistics_dtype
-from .distributed import process_count, sum_over_processes
-from .moments import second_moment
-from .smoothed import SmoothedNorm, is_recomputation
+from .factory import register_norm
+from .statistics.distributed import process_count, sum_over_processes
+from .statistics.moments import second_moment
+from .statistics.smoothed import SmoothedNorm, is_recomputation
 from .un_rules import ForwardStep, backward_step, forward_step, opaque_forward_step, written
 
 
+@register_norm("un")
 class UnifiedNorm(SmoothedNorm):
     r"""Each channel by a quadratic mean smoothed over steps, in both directions; a fixed affine map at evaluation.
 
@@ -51,6 +53,8 @@ class UnifiedNorm(SmoothedNorm):
         official: as the authors' code.
         filtration: whether outliers are looked for. None: yes, but not with `official`, where it is the authors' default.
     """
+
+    uses_heads = False
 
     running_var: Tensor
     ema_gz: Tensor
@@ -91,7 +95,7 @@ class UnifiedNorm(SmoothedNorm):
         self.register_buffer("buffer_x2", torch.empty(sizes[0], dim, **self.state_options))
         self.register_buffer("buffer_gz", torch.empty(sizes[1], dim, **self.state_options))
         self.register_buffer("skip_counter", torch.empty(1, **counter))
-        # What `pending` is for q, for k.
+        # k and its weight, collected like q in `pending`.
         self.register_buffer("pending_gz", torch.empty(dim, **self.state_options), persistent=False)
         self.register_buffer("pending_gz_weight", torch.empty(1, **self.state_options), persistent=False)
         # s, r and skip of the last forward call, for its recomputation after the state has moved.
@@ -170,7 +174,7 @@ class UnifiedNorm(SmoothedNorm):
         _replace(weight[0] > 0, (self.running_var, statistics[0]))
 
     def set_progress(self, step: int, total: int) -> None:
-        """The authors' 4000 steps would be the whole of a short run."""
+        """Keep the warm-up within a tenth of the run: the authors' 4000 steps would be the whole of a short one."""
         if not self.official:
             self.warmup = min(self.longest_warmup, total // 10)
 
@@ -207,7 +211,7 @@ class UnifiedNorm(SmoothedNorm):
         return scale * self.weight.to(dtype), self.bias.to(dtype)
 
     def scalars(self) -> dict[str, float]:
-        """For logs: how many outliers there were so far."""
+        """For logs: the number of outliers so far."""
         return {"outliers": float(self.skip_counter)}
 
     def extra_repr(self) -> str:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from .factory import register_norm
 from .feature import FeatureNorm
 
 
+@register_norm("zscore")
 class ZScoreNorm(FeatureNorm):
     r"""Each channel by its smoothed mean and standard deviation; a fixed affine map at evaluation.
 
@@ -24,6 +26,8 @@ class ZScoreNorm(FeatureNorm):
         tau: statistics of a step beyond this many deviations from those of recent steps are clipped before they are smoothed.
         eta: where the weight of x itself starts, one learned number; None leaves it out.
     """
+
+    uses_heads = False
 
     def __init__(
         self,

@@ -1,11 +1,7 @@
-"""Figures of what happens inside trained models, several side by side on the same images.
+"""Figures of the inside of trained models, several side by side on the same images.
 
-OUT/analysis/<kind>.json          the numbers behind each kind of figure
-OUT/analysis/<figure>.svg, .png   the figures
-OUT/analysis/index.json           which there are, and how to read them
-OUT/report.html                   the page, with all of them
-
-OUT is the run itself, or for several runs their comparison.
+The numbers behind each kind of figure, the figures (SVG, PNG) and an index that says how to read them go to the analysis
+directory of the run, or for several runs of their comparison; the page shows all of them.
 """
 
 import datetime
@@ -15,7 +11,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from os.path import commonpath
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -25,18 +21,17 @@ from ..analysis.inside.exits import ExitRecorder
 from ..analysis.inside.look import look_inside
 from ..analysis.probes import norm_sites
 from ..analysis.report.read import Comparison, Run, read_directory, read_run
-from ..analysis.report import write_report
 from .assemble import build_model
-from .calibrate import POLICY, read_policy
 from ..common.batch import Batch
 from ..common.files import with_nulls, write_json
 from ..data.dataset import DataSet
-from ..engine.checkpoint import checkpoint_step
-from ..engine.progress import Silent
-from .directory import RunDirectory
+from ..data.picture import data_uri
+from ..engine.progress import Progress
+from .directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from ..models.cascade import Cascade
-from .subject import OpenedRun, limited, open_run
-from .samples import data_uri
+from .report import write_report
+from .opened import Opened
+from .subject import Subject, WhichOptions
 
 BATCH = 16  # attention weights of a batch are held at once: 30 MB a layer for 16 images in ViT-B/16
 GALLERY = 12  # images of each exit
@@ -47,77 +42,63 @@ def analyze_runs(
     runs: Sequence[str | PathLike[str]],
     *,
     out: str | PathLike[str] | None = None,
-    data_name: str | None = None,
-    data_dir: Path | None = None,
     split: str | None = None,
     images: int = 128,
     shown: int = 2,
     layers: Sequence[str] = (),
     token: tuple[float, float] | None = None,
-    checkpoint: Literal["last", "best"] = "last",
-    weights: Literal["model", "ema"] | None = None,
-    device: str | None = None,
-    progress: Silent | None = None,
+    progress: Progress | None = None,
     command: str = "",
+    **which: Unpack[WhichOptions],
 ) -> Path:
     """Look inside the models of some runs, write numbers and figures, and return the path of the page that shows them.
 
     Args:
         runs: directories of runs. A comparison stands for its settings, each with its first seed.
         out: directory of the page; the run itself, or the comparison that all runs belong to, if not given.
-        data_name, data_dir: the data set to look at; that of the first run if not given.
         split: test where there is one, otherwise val, if not given.
         images: how many, evenly over the split, numbers are averaged over.
         shown: how many of them maps are drawn of.
         layers: norms that maps are drawn of, such as blocks.0.norm1; the first, middle and last if not given.
         token: whose positional weights are drawn, as shares of the image's height and width; the middle one if not given.
+        which: the fields of `Subject`: checkpoint, weights, data, data_dir, device, strict. The data set is that of the first
+            run if not given.
     """
-    progress = progress or Silent()
+    progress = progress or Progress()
     if images < 1 or shown < 1:
         raise ValueError(f"at least one image is looked at, and one is shown; got images={images}, shown={shown}")
     paths = _expanded(runs, progress)
     names = _names(paths)
     where = Path(out) if out is not None else _page_directory(paths)
-    (where / "analysis").mkdir(parents=True, exist_ok=True)  # before the work, which could not be kept otherwise
+    directory = AnyDirectory(where)
+    directory.analysis.mkdir(parents=True, exist_ok=True)  # before the work, which could not be kept otherwise
     data: DataSet | None = None
     kinds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     pictures: list[dict[str, Any]] = []
     for path, name in zip(paths, names, strict=True):
-        opened = open_run(
-            path,
-            data=data,
-            data_name=data_name,
-            data_dir=data_dir,
-            checkpoint=checkpoint,
-            weights=weights,
-            device=device,
-        )
+        subject = Subject.of(path, which)
+        opened = subject.open(data)
         if data is None:
-            data = opened.data
+            data = opened.images
             split = split or opened.final_split
         assert split is not None
         progress.note(f"looking inside {name}")
-        some, _ = limited(opened, split, images)
+        some, _ = opened.limited(split, images)
         found = _look(some, split, shown, layers, token, progress)
         found |= _training(read_run(path))
-        if opened.data.classes != opened.card.classes:
+        if opened.images.classes != opened.card.classes:
             progress.note(f"{name} knows its classes by other names: {opened.card.classes[:3]}... not {data.classes[:3]}...")
         norm = opened.config.norm or next((type(site.norm).__name__ for site in norm_sites(opened.model)), "none")
-        source = {
-            "path": str(path),
-            "model": opened.config.model,
-            "checkpoint": checkpoint,
-            "weights": weights or ("ema" if opened.config.ema.decay else "model"),
-            "step": checkpoint_step(path / "checkpoints" / checkpoint),
-        }
+        used = {name: value for name, value in subject.source().items() if name in ("checkpoint", "weights", "step")}
+        source = {"path": str(path), "model": opened.config.model, **used}
         for kind, entry in found.items():
             kinds[kind].append({"name": name, "norm": norm, "source": source, **entry})
-        pictures = pictures or [picture.shown(some.data) for picture in _shown_images(some, split, shown)]
+        pictures = pictures or [picture.shown(some.images) for picture in _shown_images(some, split, shown)]
     assert data is not None and split is not None
     _same_unit(kinds["attention_distance"])
     common = {"images": min(images, len(data.splits[split])), "data": data.name, "split": split, "shown": pictures}
     for kind, entries in kinds.items():
-        file = where / "analysis" / f"{kind}.json"
+        file = directory.analysis_file(kind)
         if entries:
             write_json(file, with_nulls({"kind": kind, **common, "runs": entries}))
         else:
@@ -129,12 +110,12 @@ def analyze_runs(
 
 
 def _look(
-    opened: OpenedRun,
+    opened: Opened,
     split: str,
     shown: int,
     layers: Sequence[str],
     token: tuple[float, float] | None,
-    progress: Silent,
+    progress: Progress,
 ) -> dict[str, dict[str, Any]]:
     loader = opened.loader(split, BATCH)
     seen: list[Batch] = []  # without the images
@@ -162,11 +143,11 @@ def _look(
     return found
 
 
-def _exits(opened: OpenedRun, split: str, answers: list[Any], seen: list[Batch]) -> dict[str, Any]:
+def _exits(opened: Opened, split: str, answers: list[Any], seen: list[Batch]) -> dict[str, Any]:
     recorder = ExitRecorder()
     for logits, batch in zip(answers, seen, strict=True):
         recorder(logits, batch.targets[: batch.count])
-    policy = read_policy(opened.path) if (opened.path / POLICY).is_file() else None
+    policy = opened.subject.policy()
     result, exits, predicted, confidence = recorder.exits(policy)
     numbers = [number for batch in seen for number in batch.index[: batch.count].tolist()]  # in the split
     leaving = [(exits == at).nonzero().flatten().tolist()[:GALLERY] for at in range(len(result["shares"]))]
@@ -174,7 +155,7 @@ def _exits(opened: OpenedRun, split: str, answers: list[Any], seen: list[Batch])
     result["gallery"] = [
         [
             {
-                **pictures[numbers[i]].shown(opened.data),
+                **pictures[numbers[i]].shown(opened.images),
                 "prediction": opened.card.classes[int(predicted[i])],
                 "confidence": float(confidence[i]),
             }
@@ -208,7 +189,7 @@ class Picture:
         return {"image": data_uri(self.pixels, data.mean, data.std), "target": data.classes[self.target]}
 
 
-def _shown_images(opened: OpenedRun, split: str, shown: int) -> list[Picture]:
+def _shown_images(opened: Opened, split: str, shown: int) -> list[Picture]:
     """Evenly again, for neighbours may be of one class."""
     count = len(opened.data.splits[split])
     shown = min(shown, count)
@@ -218,10 +199,9 @@ def _shown_images(opened: OpenedRun, split: str, shown: int) -> list[Picture]:
     return list(found.values())
 
 
-def _images(opened: OpenedRun, split: str, numbers: Sequence[int]) -> dict[int, Picture]:
+def _images(opened: Opened, split: str, numbers: Sequence[int]) -> dict[int, Picture]:
     """Images of a split by their numbers, without those that cannot be read."""
-    subset = opened.data.splits[split].subset(torch.tensor(numbers, dtype=torch.int64))
-    few = replace(opened, data=replace(opened.data, splits={split: subset}))
+    few = replace(opened, data=opened.data.subset(split, torch.tensor(numbers, dtype=torch.int64)))
     return {
         numbers[int(number)]: Picture(pixels, int(target))
         for (batch,) in few.loader(split, BATCH).epoch()
@@ -237,7 +217,7 @@ def _same_unit(runs: Sequence[dict[str, Any]]) -> None:
         layer["unit"] = finest / layer["grid"][0]
 
 
-def _expanded(runs: Sequence[str | PathLike[str]], progress: Silent) -> list[Path]:
+def _expanded(runs: Sequence[str | PathLike[str]], progress: Progress) -> list[Path]:
     """Directories of runs; a comparison stands for the first finished seed of each of its settings."""
     paths: list[Path] = []
     for each in map(Path, runs):
@@ -273,7 +253,7 @@ def _page_directory(paths: Sequence[Path]) -> Path:
     if len(paths) == 1:
         return paths[0]
     together = Path(commonpath([path.resolve() for path in paths]))
-    if (together / "comparison.json").is_file():
+    if ComparisonDirectory(together).is_comparison():
         return together
     if together == Path(together.anchor):
         raise ValueError(f"{paths[0]} and {paths[-1]} have no directory in common; say with --out where the page shall be")

@@ -1,20 +1,58 @@
-"""Configuration -> objects: what a run is made of."""
+"""Options -> objects: data, task and model of a run."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from .config import TrainConfig
-from ..data.dataset import DataSet
+from ..common.registry import UnknownNameError
+from ..tasks.table import TASKS
+from .config import TrainConfig, from_plain
+
+if TYPE_CHECKING:
+    from ..common.data import Data, Loader
+    from ..common.task import Task
+    from ..engine.processes import Processes
 
 SMALL_IMAGE = 64  # pixels; below, a model's 16-pixel patches would leave next to no tokens
 SMALL_GRID = 8  # tokens along a side of a small image
 
 
-def build_model(config: TrainConfig, data: DataSet) -> tuple[nn.Module, dict[str, Any]]:
+def open_training_data(config: TrainConfig, processes: "Processes | None" = None) -> "Data":
+    from ..data.open import open_data
+
+    if processes is not None and config.loading.download:  # by one process; the others find it there
+        if processes.is_main:
+            open_data(config.data, config.data_dir, config.loading)
+        processes.barrier()
+    data = open_data(config.data, config.data_dir, config.loading)
+    if "train" not in data.splits:
+        raise ValueError(f"{data.name} has no training images, only {' and '.join(data.splits)}")
+    return data
+
+
+def task_of_run(config: TrainConfig, data: "Data") -> "type[Task]":
+    """The task that is named; otherwise the model's, otherwise the data's."""
+    from ..models.registry import task_of
+
+    task = TASKS[config.task or task_of(config.model) or data.task]
+    task.check_data(data)
+    return task
+
+
+def task_options(task: "type[Task]", given: Mapping[str, Any]) -> Any:
+    """The task's own options; one that it does not have is an error with the nearest name."""
+    return from_plain(task.Options, given, "task.")
+
+
+def build_task(name: str, model: nn.Module, data: Any, options: Mapping[str, Any]) -> "Task":
+    """The task of a stored run around its model."""
+    task = TASKS[name]
+    return task.build(model, data, task_options(task, options))
+
+
+def build_model(config: TrainConfig, data: "Data") -> tuple[nn.Module, dict[str, Any]]:
     """A model for these data, with random weights from the seed, and the call of `create_model` that rebuilds it."""
     from ..models import create_model
 
@@ -23,11 +61,27 @@ def build_model(config: TrainConfig, data: DataSet) -> tuple[nn.Module, dict[str
     return create_model(**call), call
 
 
-def model_call(config: TrainConfig, data: DataSet) -> dict[str, Any]:
-    """The keyword arguments of `create_model` for a model with as many classes and channels as the data, of their size."""
+def training_task(config: TrainConfig, data: "Data | None" = None) -> "tuple[Task, Loader]":
+    """The task of a run and the loader of its training samples, for one process: to measure what a step costs."""
+    from ..common.data import LoaderOptions
+
+    data = data if data is not None else open_training_data(config)
+    model, _ = build_model(config, data)
+    task = build_task(task_of_run(config, data).name, model, data, config.task_options)
+    how = LoaderOptions(
+        train=True, batch_size=config.batch_size, seed=config.seed, augment=config.augment, config=config.loading
+    )
+    return task, task.loader(data, "train", how)
+
+
+def model_call(config: TrainConfig, data: "Data") -> dict[str, Any]:
+    """The keyword arguments of `create_model` for a model that fits task and data."""
+    task = task_of_run(config, data)
     call: dict[str, Any] = {"name": config.model, "norm": config.norm, "norm_options": config.norm_options or None}
-    call |= {"num_classes": len(data.classes), "in_chans": data.channels}
-    call |= _size_options(config.model, data.image_size, config.model_options)
+    call |= task.model_options(data, task_options(task, config.task_options))
+    image_size = getattr(data, "image_size", None)
+    if image_size is not None:
+        call |= _size_options(config.model, image_size, config.model_options)
     return {key: value for key, value in (call | config.model_options).items() if value is not None}
 
 
@@ -38,7 +92,7 @@ def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, A
     with torch.device("meta"):  # only to look at it
         try:
             built = create_model(model, img_size=image_size, **given)
-        except TypeError:  # a model of timm that takes images of any size
+        except (TypeError, UnknownNameError):  # a model of timm or of a plug-in that takes images of any size
             return {}
         except ValueError:  # the patches do not divide the image
             built = create_model(model)
@@ -49,11 +103,3 @@ def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, A
         if grid < SMALL_GRID // 2:
             size["patch_size"] = max(min(image_size) // SMALL_GRID, 1)
     return size
-
-
-def prepared_as(data: DataSet, preprocess: Mapping[str, Any], run: object) -> DataSet:
-    """The data set with images as the model of a run knows them, whatever size and colours it has of its own."""
-    if data.channels != len(preprocess["mean"]):
-        raise ValueError(f"{data.name} has {data.channels} channels, the model of {run} takes {len(preprocess['mean'])}")
-    known: dict[str, Any] = {name: tuple(preprocess[name]) for name in ("image_size", "mean", "std")}
-    return replace(data, **known)

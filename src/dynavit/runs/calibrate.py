@@ -1,14 +1,15 @@
-"""When images may leave a trained cascade: thresholds found on one split, judged on another, with images really leaving.
+"""Thresholds for the exits of a trained cascade: found on one split, judged on another with early exit executed.
 
-RUN/policy.json                  the `ExitPolicy`, beside the weights
-RUN/analysis/calibration.json    what it gives: costs, accuracies, curves, easy and hard images; for the report
+The thresholds, an `ExitPolicy`, are stored beside the weights; what they give (costs, accuracies, curves, easy and hard images)
+is stored for the report.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -16,22 +17,18 @@ from torch import Tensor
 
 from ..bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from ..common.files import write_json, write_text
-from ..data.config import DataConfig
-from ..data.dataset import DataSet
-from ..data.loader import make_loader
-from ..engine.processes import Processes
-from ..engine.progress import Silent
-from ..models.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
+from ..data.picture import data_uri
+from ..engine.progress import Progress
+from ..models.cascade.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
 from ..models.cascade import Cascade
-from ..models.exit_policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
-from .subject import open_run
-from .samples import data_uri
+from ..models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
+from .directory import RunDirectory
+from .opened import Opened
+from .subject import Subject, WhichOptions
 
-POLICY = "policy.json"
-CALIBRATION = Path("analysis") / "calibration.json"
 RELEASED_GRID = range(1, 60)  # p of the release; p = 20 lets equally many images leave at each exit
 CURVE_POINTS = 60
-MEASURED_POINTS = 8  # of the curve, with images really leaving
+MEASURED_POINTS = 8  # of the curve, early exit executed
 MEASURED_IMAGES = 512  # at most, evenly over the split, for files are often sorted by class
 LOOK_BATCH = 256
 SHOWN = 12  # images per exit
@@ -39,7 +36,7 @@ SHOWN = 12  # images per exit
 
 @dataclass(frozen=True)
 class Goal:
-    """What thresholds are chosen for: exactly one of these.
+    """The goal that thresholds are chosen for: exactly one of these.
 
     Attributes:
         gmacs: at most so many GMACs per image, on average.
@@ -75,27 +72,26 @@ class Goal:
 
 
 def calibrate_run(
-    run: Path,
+    run: str | PathLike[str] | Subject,
     goal: Goal,
     *,
     split: str = "val",
     judge: str = "test",
-    data_name: str | None = None,
-    data_dir: Path | None = None,
     confidence: ConfidenceKind = "max_softmax",
     batch_size: int = 64,
-    device: str | None = None,
-    progress: Silent | None = None,
+    progress: Progress | None = None,
+    **which: Unpack[WhichOptions],
 ) -> dict[str, Any]:
     """Find thresholds on `split` (never augmented), store them, and judge them on `judge`; returns what it writes.
 
-    The times are measured here, at `batch_size`: thresholds for a time are for this machine.
+    The times are measured here, at `batch_size`: thresholds for a time are for this machine. Thresholds for other weights than
+    the usual ones (`checkpoint`, `weights`) are judged, but not stored, for prediction would use them with the usual ones.
     """
-    progress = progress or Silent()
-    subject = Subject.open(run, (split, judge), data_name, data_dir, device)
-    seen = subject.look_at(split, confidence)
+    progress, subject = progress or Progress(), Subject.of(run, which)
+    exits = Exits.open(subject, (split, judge))
+    seen = exits.look_at(split, confidence)
     progress.note("measuring the exits")
-    gmacs, milliseconds = subject.exit_costs(seen.images, batch_size)
+    gmacs, milliseconds = exits.costs(seen.images, batch_size)
     curve = trade_off(seen.conf, seen.correct, gmacs if goal.milliseconds is None else milliseconds)
     if goal.p is not None:
         point = simulate(seen.conf, seen.correct, gmacs, released_thresholds(seen.conf, [goal.p]))[0]
@@ -106,7 +102,7 @@ def calibrate_run(
     else:
         assert goal.milliseconds is not None
         progress.note("measuring early exit")
-        point = _as_measured(curve, subject.cascade, seen.images, confidence, batch_size).for_budget(goal.milliseconds)
+        point = _as_measured(curve, exits.cascade, seen.images, confidence, batch_size).for_budget(goal.milliseconds)
     policy = ExitPolicy(
         point.thresholds,
         confidence,
@@ -116,48 +112,42 @@ def calibrate_run(
         accuracy=tuple(seen.correct.mean(1).tolist()),
         shares=point.shares,
         expected_accuracy=point.accuracy,
-        found_on=FoundOn(subject.data.name, split, subject.loading.split_seed, seen.conf.shape[1]),
+        found_on=FoundOn(exits.opened.data.name, split, exits.opened.loading.split_seed, seen.conf.shape[1]),
         found_by=str(goal),
     )
-    write_text(run / POLICY, policy.to_json())
-    return _judge(
-        run,
-        subject,
-        judge,
-        subject.look_at(judge, confidence),
-        policy,
-        curve.thresholds[_spread(len(curve), CURVE_POINTS)],
-        progress,
-    )
+    if subject.is_usual:
+        write_text(subject.directory.policy_file, policy.to_json())
+    else:
+        progress.note("these are not the run's usual weights, so the thresholds are judged and not stored")
+    others = curve.thresholds[_spread(len(curve), CURVE_POINTS)]
+    return _judge(exits, judge, exits.look_at(judge, confidence), policy, others, progress)
 
 
 def judge_run(
-    run: Path,
+    run: str | PathLike[str] | Subject,
     *,
     judge: str = "test",
-    data_name: str | None = None,
-    data_dir: Path | None = None,
     batch_size: int = 64,
-    device: str | None = None,
-    progress: Silent | None = None,
+    progress: Progress | None = None,
+    **which: Unpack[WhichOptions],
 ) -> dict[str, Any]:
-    """Evaluate with the thresholds that are stored, images really leaving. Costs are counted and measured anew."""
-    progress = progress or Silent()
-    policy = read_policy(run)
-    subject = Subject.open(run, (judge,), data_name, data_dir, device)
-    policy.check_fits(len(subject.cascade.exits))
-    seen = subject.look_at(judge, policy.confidence_kind)
+    """Judge the stored thresholds with early exit executed. Costs are counted and measured anew."""
+    progress, subject = progress or Progress(), Subject.of(run, which)
+    policy = read_policy(subject.run)
+    exits = Exits.open(subject, (judge,))
+    policy.check_fits(len(exits.cascade.exits))
+    seen = exits.look_at(judge, policy.confidence_kind)
     progress.note("measuring the exits")
-    gmacs, milliseconds = subject.exit_costs(seen.images, batch_size)
+    gmacs, milliseconds = exits.costs(seen.images, batch_size)
     policy = replace(policy, gmacs=gmacs, milliseconds=milliseconds, batch_size=batch_size)
-    return _judge(run, subject, judge, seen, policy, _stored_curve(run, policy), progress)
+    return _judge(exits, judge, seen, policy, _stored_curve(subject.run, policy), progress)
 
 
 def read_policy(run: Path) -> ExitPolicy:
     """The stored thresholds of a run."""
-    path = run / POLICY
+    path = RunDirectory(run).policy_file
     if not path.is_file():
-        raise ValueError(f"{run} has no {POLICY}; find thresholds with `dynavit calibrate {run} --gmacs ...`")
+        raise ValueError(f"{run} has no {path.name}; find thresholds with `dynavit calibrate {run} --gmacs ...`")
     try:
         return ExitPolicy.from_json(path.read_text())
     except ValueError as error:
@@ -165,14 +155,14 @@ def read_policy(run: Path) -> ExitPolicy:
 
 
 def read_calibration(run: Path) -> dict[str, Any] | None:
-    """What `calibrate_run` or `judge_run` wrote last; None if neither was called."""
-    path = run / CALIBRATION
+    """The result that `calibrate_run` or `judge_run` wrote last; None if neither was called."""
+    path = RunDirectory(run).calibration_file
     return json.loads(path.read_text()) if path.is_file() else None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the exits make of a split: conf (exits, n), correct (exits, n). `images`: every `stride`-th of it."""
+    """Confidence (exits, n) and correctness (exits, n) of the exits on a split. `images`: every `stride`-th of it."""
 
     conf: Array
     correct: Array
@@ -181,23 +171,19 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The cascade of a run, and a data set to ask it about."""
+class Exits:
+    """The exits of a run's cascade, and data to ask them about."""
 
+    opened: Opened
     cascade: Cascade
-    data: DataSet
-    loading: DataConfig
-    processes: Processes
 
     @classmethod
-    def open(
-        cls, run: Path, splits: Sequence[str], data_name: str | None, data_dir: Path | None, device: str | None
-    ) -> "Subject":
-        opened = open_run(run, data_name=data_name, data_dir=data_dir, device=device)
+    def open(cls, subject: Subject, splits: Sequence[str]) -> "Exits":
+        opened = subject.open()
         cascade = opened.model
         if not isinstance(cascade, Cascade):
             raise ValueError(
-                f"{run} holds a {type(cascade).__name__}, which has no exits; thresholds are for cascades (dvt_...)"
+                f"{subject.run} holds a {type(cascade).__name__}, which has no exits; thresholds are for cascades (dvt_...)"
             )
         for split in splits:
             if split not in opened.data.splits:
@@ -205,19 +191,17 @@ class Subject:
                     f"{opened.data.name} has no split {split!r}; it has {', '.join(opened.data.splits)}: "
                     "find thresholds on one (--split), judge them on another (--judge)"
                 )
-        return cls(cascade, opened.data, opened.loading, opened.processes)
+        return cls(opened, cascade)
 
     def batches(self, split: str, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and classes in order, as they are evaluated: never augmented."""
-        where: dict[str, Any] = {"device": self.processes.device, "dtype": self.processes.dtype}
-        loader = make_loader(self.data, split, train=False, batch_size=size, config=self.loading, **where)
-        for (batch,) in loader.epoch():
+        for (batch,) in self.opened.loader(split, size).epoch():
             yield batch.inputs[: batch.count], batch.targets[: batch.count]
 
     @torch.no_grad()
     def look_at(self, split: str, kind: str) -> Seen:
         """Run all exits on all images."""
-        stride = -(-len(self.data.splits[split]) // MEASURED_IMAGES)
+        stride = -(-len(self.opened.data.splits[split]) // MEASURED_IMAGES)
         kept: list[Tensor] = []
 
         def answers() -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
@@ -230,7 +214,7 @@ class Subject:
         conf, correct = scores(answers(), kind)
         return Seen(conf, correct, torch.cat(kept), stride)
 
-    def exit_costs(self, images: Tensor, batch_size: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def costs(self, images: Tensor, batch_size: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """GMACs and milliseconds per image that leaves at each exit."""
         batch = images[torch.arange(batch_size, device=images.device) % len(images)]  # full, even if there are fewer
         return tuple(exit_gmacs(self.cascade, batch[:1])), tuple(exit_milliseconds(self.cascade, batch))
@@ -248,35 +232,34 @@ def _as_measured(curve: Curve, cascade: Cascade, images: Tensor, kind: Confidenc
 
 
 def _judge(
-    run: Path, subject: Subject, split: str, seen: Seen, policy: ExitPolicy, thresholds: Array, progress: Silent
+    exits: Exits, split: str, seen: Seen, policy: ExitPolicy, thresholds: Array, progress: Progress
 ) -> dict[str, Any]:
-    """What a policy gives on a split, by really running it; and beside it thresholds (points, exits) for other budgets."""
+    """The results of a policy on a split, early exit executed, and beside it thresholds (points, exits) for other budgets."""
     assert policy.gmacs is not None and policy.batch_size is not None
     progress.note(f"running {split} with early exit")
-    asked = [
-        (subject.cascade.predict(inputs, policy), targets) for inputs, targets in subject.batches(split, policy.batch_size)
-    ]
-    labels, confidence, exits = (
+    data, cascade = exits.opened.images, exits.cascade
+    asked = [(cascade.predict(inputs, policy), targets) for inputs, targets in exits.batches(split, policy.batch_size)]
+    labels, confidence, left_at = (
         torch.cat([getattr(answer, name) for answer, _ in asked]).cpu() for name in ("labels", "confidence", "exit")
     )
     targets = torch.cat([targets for _, targets in asked]).cpu()
-    shares = torch.bincount(exits, minlength=policy.exits).double() / len(exits)
+    shares = torch.bincount(left_at, minlength=policy.exits).double() / len(left_at)
 
     judged = simulate(seen.conf, seen.correct, policy.gmacs, thresholds)
     measured = _spread(len(judged), MEASURED_POINTS)
     progress.note(f"measuring early exit with {1 + len(measured)} sets of thresholds")
     policies = [policy, *(replace(policy, thresholds=judged[i].thresholds) for i in measured)]
-    spent, *times = prediction_milliseconds(subject.cascade, seen.images, policies, policy.batch_size)
+    spent, *times = prediction_milliseconds(cascade, seen.images, policies, policy.batch_size)
 
     shown = [  # the first few of each exit
-        (exits[:: seen.stride] == at).nonzero().flatten().tolist()[:SHOWN] for at in range(policy.exits)
+        (left_at[:: seen.stride] == at).nonzero().flatten().tolist()[:SHOWN] for at in range(policy.exits)
     ]
     result = {
-        "data": subject.data.name,
-        "classes": subject.data.classes,
+        "data": data.name,
+        "classes": data.classes,
         "split": split,
         "policy": json.loads(policy.to_json()),
-        "samples": len(exits),
+        "samples": len(left_at),
         "accuracy": float((labels == targets).double().mean()),
         "shares": shares.tolist(),
         "gmacs": float(shares @ torch.tensor(policy.gmacs, dtype=torch.float64)),
@@ -289,7 +272,7 @@ def _judge(
             [
                 {
                     "index": i * seen.stride,
-                    "image": data_uri(seen.images[i], subject.data.mean, subject.data.std),
+                    "image": data_uri(seen.images[i], data.mean, data.std),
                     "target": int(targets[i * seen.stride]),
                     "prediction": int(labels[i * seen.stride]),
                     "confidence": float(confidence[i * seen.stride]),
@@ -299,7 +282,7 @@ def _judge(
             for leaving in shown
         ],
     }
-    write_json(run / CALIBRATION, result)
+    write_json(exits.opened.subject.directory.calibration_file, result)
     return result
 
 

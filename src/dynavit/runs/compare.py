@@ -1,13 +1,7 @@
-"""Grids of runs: every combination of settings, each under several seeds, several at once, and one report.
-
-OUT/comparison.json    what was compared, and the cost of each setting
-OUT/<setting>-seed<n>/ the runs
-OUT/report.html
-"""
+"""Grids of runs: every combination of settings, each under several seeds, several at once, and one report."""
 
 import datetime
 import itertools
-import json
 import os
 import re
 import shutil
@@ -21,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
+from .directory import ComparisonDirectory
 
 if TYPE_CHECKING:
-    from ..data.dataset import DataSet
-
-FILE = "comparison.json"
+    from ..common.data import Data
 
 
 @dataclass
@@ -109,13 +102,14 @@ def run_config(config: CompareConfig, setting: Setting, seed: int) -> TrainConfi
 
 
 class Watcher:
-    """What a comparison tells while it works; see `cli.compare` for one that shows it."""
+    """The events of a comparison. This one shows nothing; see `cli.compare` for one that does."""
 
     def begin(self, runs: Sequence[str]) -> None: ...
 
     def progress(self, run: str, done: int, total: int, text: str) -> None: ...
 
-    def finished(self, run: str, result: Mapping[str, Any] | None, problem: str | None) -> None: ...
+    def finished(self, run: str, result: Mapping[str, Any] | None, problem: str | None) -> None:
+        """`result` is the run's final evaluation."""
 
     def note(self, text: str) -> None: ...
 
@@ -128,17 +122,18 @@ def compare(
     Called again it skips finished runs and resumes others, also with more norms or seeds. A run that fails does not stop the
     others; it is named in comparison.json and in the report.
     """
-    from ..analysis.report import write_report
     from ..norms.factory import norm_class_of
-    from .train import open_training_data
+    from .assemble import open_training_data, task_of_run
+    from .report import write_report
 
-    watch = watch or Watcher()
+    watch, directory = watch or Watcher(), ComparisonDirectory(out)
     settings = settings_of(config)
     for norm in config.norms:
         norm_class_of(norm)  # a name that does not exist is found before hours of training, and so are missing data
     data = open_training_data(config)
+    task_of_run(config, data)
     planned = {setting.run_name(seed): run_config(config, setting, seed) for seed in config.seeds for setting in settings}
-    _prepare(out, overwrite)
+    _prepare(directory, overwrite)
     summary: dict[str, Any] = {
         "title": config.title,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -152,12 +147,12 @@ def compare(
         "seeds": config.seeds,
         "failures": {},
     }
-    write_json(out / FILE, summary)
+    write_json(directory.comparison_file, summary)
     watch.begin(list(planned))
-    summary["failures"] = _train_all(planned, out, config.processes, watch)
+    summary["failures"] = _train_all(planned, directory, config.processes, watch)
     watch.note("measuring the cost of a step")
     summary |= _measure(config, settings, data)
-    write_json(out / FILE, summary)
+    write_json(directory.comparison_file, summary)
     return write_report(out)
 
 
@@ -165,41 +160,41 @@ def settings_of_baseline(config: CompareConfig, settings: Sequence[Setting]) -> 
     return next(setting for setting in settings if setting.values["norm"] == config.baseline)
 
 
-def _prepare(out: Path, overwrite: bool) -> None:
-    known = (out / FILE).is_file()
+def _prepare(directory: ComparisonDirectory, overwrite: bool) -> None:
+    out, known = directory.path, directory.is_comparison()
     if out.is_dir() and any(out.iterdir()) and not known:
-        raise ValueError(f"{out} exists, is not empty and holds no {FILE}; choose another --out")
+        raise ValueError(f"{out} exists, is not empty and holds no {directory.comparison_file.name}; choose another --out")
     if known and overwrite:
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _train_all(planned: Mapping[str, TrainConfig], out: Path, processes: int, watch: Watcher) -> dict[str, str]:
+def _train_all(planned: Mapping[str, TrainConfig], out: ComparisonDirectory, processes: int, watch: Watcher) -> dict[str, str]:
     """Run by run, or several at once in processes of their own. Returns what went wrong, by run."""
     failures: dict[str, str] = {}
 
     def tell(name: str, problem: str | None) -> None:
         if problem is not None:
             failures[name] = problem
-        watch.finished(name, result_of(out / name), problem)
+        watch.finished(name, out.run(name).final_evaluation(), problem)
 
     if processes == 1:
         for name, config in planned.items():
-            tell(name, _train_one(name, config, out / name, watch.progress))
+            tell(name, _train_one(name, config, out.run(name).path, watch.progress))
         return failures
     left, deaths = dict(planned), Counter[str]()
     while left:
         under_way = _train_in_pool(left, out, processes, watch, tell)
-        # A process that was killed, for want of memory say, takes the pool with it. Its run gets a second chance.
+        # A process that is killed, when memory runs out say, takes the pool with it. Its run gets a second chance.
         deaths.update(under_way)
         for name in [name for name in under_way if deaths[name] > 1]:
             del left[name]
-            tell(name, "its process died twice without a word; perhaps the memory is too small for so many at once")
+            tell(name, "its process died twice, probably out of memory; try fewer --processes")
     return failures
 
 
 def _train_in_pool(
-    left: dict[str, TrainConfig], out: Path, processes: int, watch: Watcher, tell: Callable[[str, str | None], None]
+    left: dict[str, TrainConfig], out: ComparisonDirectory, processes: int, watch: Watcher, tell: Callable[[str, str | None], None]
 ) -> list[str]:
     """Train all that is left, and take it out when it is done. Returns the runs under way when a process died, if one did."""
     from ..engine.worker_pool import WorkerDied, run_jobs
@@ -214,7 +209,7 @@ def _train_in_pool(
         del left[name]
         tell(name, problem)
 
-    jobs = {name: (name, config, out / name) for name, config in left.items()}
+    jobs = {name: (name, config, out.run(name).path) for name, config in left.items()}
     try:
         run_jobs(_train_in_worker, jobs, min(processes, len(left)), heard=heard, finished=finished)
     except WorkerDied:
@@ -224,10 +219,13 @@ def _train_in_pool(
 
 def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | None:
     """Train, or go on; the reason if it failed."""
-    from ..engine.progress import Silent
+    from ..common.metric import Metric
+    from ..engine.progress import Progress
     from .train import train_run
 
-    class Report(Silent):
+    loss = Metric("loss", "loss", better="smaller", digits=3)
+
+    class Report(Progress):
         total = 0
 
         def begin(self, done: int, total: int) -> None:
@@ -235,8 +233,8 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
             report(name, done, total, "")
 
         def logged(self, record: dict[str, Any]) -> None:
-            value = f"loss {record['loss']:.3f}" if record["kind"] == "train" else f"val {record['top1']:.1%}"
-            report(name, record["step"], self.total, value)
+            metric = self.metrics[0] if record["kind"] == "eval" and self.metrics else loss
+            report(name, record["step"], self.total, f"{metric.label} {metric.text(record.get(metric.name))}")
 
     try:
         train_run(config, out, resume=True, progress=Report())
@@ -255,25 +253,13 @@ def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
         os._exit(128 + signal.SIGTERM)
 
 
-def result_of(run: Path) -> dict[str, Any] | None:
-    """The final evaluation of a run: on test, or on validation where there is no test split."""
-    for name in ("test", "val"):
-        file = run / "eval" / f"{name}.json"
-        if file.is_file():
-            return json.loads(file.read_text())
-    return None
-
-
-def _measure(config: CompareConfig, settings: Sequence[Setting], data: "DataSet") -> dict[str, Any]:
+def _measure(config: CompareConfig, settings: Sequence[Setting], data: "Data") -> dict[str, Any]:
     """Cost of a step of every setting, with its own data, batch and precision, and the machine. Settings that cannot be built
     have none."""
-    from .assemble import build_model
     from ..bench.cost import Contestant, training_costs
     from ..bench.machine import describe_machine
-    from ..data.loader import make_loader
     from ..engine.processes import Processes
-    from .train import open_training_data
-    from ..tasks.choose import task_for
+    from .assemble import open_training_data, training_task
 
     contestants = {}
     for setting in settings:
@@ -282,15 +268,12 @@ def _measure(config: CompareConfig, settings: Sequence[Setting], data: "DataSet"
         try:
             same_data = not any(name == "data" or name.startswith(("data_", "loading.")) for name in config.vary)
             images = data if same_data else open_training_data(own)
-            model, _ = build_model(own, images)
-            loader = make_loader(
-                images, "train", train=True, batch_size=own.batch_size, config=own.loading, augment=own.augment
-            )
+            task, loader = training_task(own, images)
         except Exception:
             continue  # its runs failed for the same reason, which is told there
         processes = Processes(own.engine)
         batch = next(iter(loader.epoch()))[0].to(processes.device, processes.dtype)
-        task = task_for(model.to(processes.device, processes.dtype), len(images.classes))
+        task = task.to(processes.device, processes.dtype)
         contestants[setting.name] = Contestant(task, batch, processes.autocast)
     baseline = settings_of_baseline(config, settings).name
     costs = training_costs(contestants, baseline) if baseline in contestants else []

@@ -1,4 +1,4 @@
-"""What one run is: every option of `dynavit train`, and how options are written to files and read back.
+"""Every option of `dynavit train`, and how options are written to files and read back.
 
 Nothing here imports torch, so that the command line can explain itself at once.
 """
@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from ..common.registry import nearest_match_error
 from ..data.config import AugmentConfig, DataConfig
 from ..engine.config import EmaConfig, EngineConfig, OptimConfig, TrainPlan
+from .directory import RunDirectory
 
 T = TypeVar("T")
 
@@ -31,7 +32,8 @@ class TrainConfig:
         lr: largest learning rate.
         seed: of weights, order and augmentation.
         init_from: start from these weights: a run, a .safetensors or .pth file, a release's checkpoint, or timm:NAME.
-        exit_weights: of the losses of a cascade's exits, coarse to fine; all 1 if not given.
+        task: a name of `dynavit list tasks`; the one that fits model and data if not given.
+        task_options: options of the task, written --task.NAME.
         model_options: what else the model takes, as in `create_model`.
         norm_options: options of the norm.
         loading: how data are opened.
@@ -50,7 +52,8 @@ class TrainConfig:
     lr: float = 1e-3
     seed: int = 0
     init_from: str | None = None
-    exit_weights: list[float] | None = None
+    task: str | None = None
+    task_options: dict[str, Any] = field(default_factory=dict)
     model_options: dict[str, Any] = field(default_factory=dict)
     norm_options: dict[str, Any] = field(default_factory=dict)
     loading: DataConfig = field(default_factory=DataConfig)
@@ -72,6 +75,20 @@ class TrainConfig:
     def plan(self) -> TrainPlan:
         """The part of it that concerns the training loop."""
         return TrainPlan(self.epochs, self.lr, self.seed, self.optim, self.ema, self.engine)
+
+
+def stored_config(run: RunDirectory) -> TrainConfig:
+    """The options that a run was begun with; younger options have their defaults."""
+    return from_plain(TrainConfig, upgraded(run.read_config()))
+
+
+def upgraded(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored options in today's form. Until 0.1 the weights of a cascade's losses were an option of every run."""
+    plain = dict(plain)
+    weights = plain.pop("exit_weights", None)
+    if weights is not None:
+        plain["task_options"] = {**plain.get("task_options", {}), "weights": weights}
+    return plain
 
 
 def check_choices(config: Any, where: str = "") -> None:
@@ -120,6 +137,11 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if Path in options:
         return Path(value)
+    items = next((get_args(option)[0] for option in options if get_origin(option) is list), None)
+    if items is not None and isinstance(value, str):  # 1,2,3 on a command line
+        value = [word.strip() for word in value.strip("[]").split(",") if word.strip()]
+    if items in (int, float) and isinstance(value, list):
+        return [items(item) for item in value]
     if float in options and isinstance(value, str | int) and not isinstance(value, bool):
         return float(value)  # YAML reads 5e-4 as a string
     return tuple(value) if get_origin(hint) is tuple else value

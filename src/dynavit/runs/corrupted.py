@@ -1,4 +1,4 @@
-"""A run and corrupted images to ask it about, and the files that keep its errors."""
+"""A run with corrupted images, and the files that keep its errors."""
 
 import hashlib
 import json
@@ -6,76 +6,57 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from .assemble import prepared_as
 from ..common.files import write_json
 from ..data.config import DataConfig
-from ..data.corrupted_loader import CorruptedLoader
-from ..data.corruption_exact import check_exact
-from ..data.corruption_severities import SMALL_SIDE
+from ..data.corruptions.loader import CorruptedLoader
+from ..data.corruptions.exact import check_exact
+from ..data.corruptions.severities import SMALL_SIDE
 from ..data.dataset import DataSet
 from ..data.fingerprint import fingerprint
 from ..data.imagenet_variants import open_imagenet_c
-from ..engine.checkpoint import EMA, MANIFEST, MODEL
 from ..engine.contract import Loader
 from ..engine.evaluate import evaluate
 from .model_files import ModelCard
-from .subject import OpenedRun, limited, open_run
-from ..tasks.choose import task_for
-from ..tasks.classification import Classification
-from ..tasks.early_exit import EarlyExit
-
-DIRECTORY = Path("eval") / "robust"
+from .opened import Opened
+from .subject import Subject
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of which run, small enough to send to another process."""
+    """One robustness evaluation of a run, small enough to send to another process."""
 
-    run: Path
+    subject: Subject
     split: str | None
-    data_name: str | None
-    data_dir: Path | None
     loading: DataConfig | None
-    checkpoint: Literal["last", "best"]
-    weights: Literal["model", "ema"] | None
     exact: bool
     seed: int
     limit: int | None
     imagenet_c: Path | None
     batch_size: int
-    device: str | None
 
-    def open(self, data: DataSet | None = None) -> OpenedRun:
-        return open_run(
-            self.run,
-            data=data,
-            data_name=self.data_name,
-            data_dir=self.data_dir,
-            loading=self.loading,
-            checkpoint=self.checkpoint,
-            weights=self.weights,
-            device=self.device,
-        )
+    @property
+    def run(self) -> Path:
+        return self.subject.run
+
+    def open(self, data: DataSet | None = None) -> Opened:
+        return self.subject.open(data, self.loading)
 
     def which_weights(self) -> dict[str, Any]:
-        """Those that are asked, with the checksum of their file. By default `load` takes averaged ones, if there are any."""
-        manifest = json.loads((self.run / "checkpoints" / self.checkpoint / MANIFEST).read_text())
-        weights = self.weights or ("ema" if EMA in manifest["files"] else "model")
-        checksum = manifest["files"][EMA if weights == "ema" else MODEL]["sha256"]
-        return {"checkpoint": self.checkpoint, "weights": weights, "step": manifest["step"], "sha256": checksum}
+        """The weights that are asked, with the checksum of their file."""
+        return {name: value for name, value in self.subject.source().items() if name != "run"}
 
 
-class Found(NamedTuple):
+class Measured(NamedTuple):
     """The error at one severity, and how many images could not be read and do not count."""
 
     error: float
     broken: int
 
 
-class Subject:
-    """The opened run, which images it is asked about, and the files that hold its errors."""
+class CorruptedRun:
+    """An opened run, the images it is asked about, and the files that hold its errors."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -83,7 +64,7 @@ class Subject:
         try:
             self.opened = question.open()
             self.split = question.split or self.opened.final_split
-            self.opened, self.numbers = limited(self.opened, self.split, question.limit)
+            self.opened, self.numbers = self.opened.limited(self.split, question.limit)
             _check_order(self.opened)
         except (ValueError, OSError) as error:
             if question.imagenet_c is None:
@@ -92,7 +73,7 @@ class Subject:
             self.opened = question.open(_no_images(question.run))
             self.why_no_clean_images = str(error)
         if question.exact:
-            check_exact(self.opened.data.channels, *self.opened.data.image_size)
+            check_exact(self.opened.images.channels, *self.opened.images.image_size)
         clean = None if self.why_no_clean_images else self._clean_images()
         self.conditions: dict[str, Any] = {
             "model": question.which_weights(),
@@ -101,7 +82,7 @@ class Subject:
         }
 
     def _clean_images(self) -> dict[str, Any]:
-        data = self.opened.data
+        data = self.opened.images
         return {
             "data": data.name,
             "split": self.split,
@@ -111,17 +92,13 @@ class Subject:
         }
 
     def _corrupted_images(self, clean: dict[str, Any] | None) -> dict[str, Any]:
-        question, size = self.question, list(self.opened.data.image_size)
+        question, size = self.question, list(self.opened.images.image_size)
         if question.imagenet_c is not None:
             folder = str(question.imagenet_c.resolve())
             return {"data": "imagenet_c", "folder": folder, "limit": question.limit, "image_size": size}
         assert clean is not None, "they are what is corrupted"
         table = "small" if min(size) <= SMALL_SIDE and not question.exact else "large"
         return {**clean, "table": table, "seed": question.seed, "exact": question.exact}
-
-    @cached_property
-    def task(self) -> Classification | EarlyExit:
-        return task_for(self.opened.model, len(self.opened.card.classes))
 
     @cached_property
     def clean_loader(self) -> Loader:
@@ -132,7 +109,7 @@ class Subject:
         if question.imagenet_c is None or severity == 0:
             return CorruptedLoader(
                 self.clean_loader,
-                self.opened.data,
+                self.opened.images,
                 name,
                 severity,
                 numbers=self.numbers,
@@ -141,27 +118,28 @@ class Subject:
             )
         opened = self.opened
         data = open_imagenet_c(question.imagenet_c, name, severity, opened.card.classes)
-        opened = replace(opened, data=prepared_as(data, opened.card.preprocess, opened.path))
-        return limited(opened, "test", question.limit)[0].loader("test", question.batch_size)
+        opened = replace(opened, data=data.prepared_as(opened.card.facts, opened.path))
+        return opened.limited("test", question.limit)[0].loader("test", question.batch_size)
 
-    def known(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Found]:
+    def known(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Measured]:
         """(corruption, severity) to what was found before. All processes go by the files that the first one sees."""
         files = [(name, severity, self._file(name, severity)) for name, severity in wanted]
         stored = [(name, severity, json.loads(file.read_text())) for name, severity, file in files if file.is_file()]
         seen = [(name, severity, content["error"], content["broken"]) for name, severity, content in stored]
         first = json.loads(self.opened.processes.join([json.dumps(seen)])[0])
-        return {(name, severity): Found(error, broken) for name, severity, error, broken in first}
+        return {(name, severity): Measured(error, broken) for name, severity, error, broken in first}
 
     def measure(
         self, name: str, severities: Sequence[int], tick: Callable[[], None], note: Callable[[str], None]
-    ) -> dict[int, Found]:
+    ) -> dict[int, Measured]:
         """At these severities, each written down at once."""
         measured = {}
         for severity in severities:
             # Images that cannot be read are the same for every corruption that is computed, so they are told once.
             told = note if severity == 0 or self.question.imagenet_c is not None else None
-            results = evaluate(self.task, self.loader(name, severity), self.opened.processes, told)
-            measured[severity] = found = Found(1 - results["top1"], results.get("broken", 0))
+            results = evaluate(self.opened.task, self.loader(name, severity), self.opened.processes, told)
+            error = self.opened.task.error_of(results)
+            measured[severity] = found = Measured(error, results.get("broken", 0))
             if self.opened.processes.is_main:
                 about = {"corruption": name, "severity": severity, **self._asked(severity)}
                 write_json(self._file(name, severity), about | found._asdict())
@@ -177,7 +155,7 @@ class Subject:
         asked = self._asked(severity)
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:10]
         data = asked["images"]["data"].replace("/", "_")
-        return self.question.run / DIRECTORY / f"{data}-{key}" / f"{name}-{severity}.json"
+        return self.question.subject.directory.robustness / f"{data}-{key}" / f"{name}-{severity}.json"
 
 
 def _no_images(run: Path) -> DataSet:
@@ -186,12 +164,12 @@ def _no_images(run: Path) -> DataSet:
     return DataSet("imagenet_c", {}, card.classes, (1, 1), channels, channels)
 
 
-def _check_order(opened: OpenedRun) -> None:
-    data, classes = opened.data, opened.card.classes
+def _check_order(opened: Opened) -> None:
+    data, classes = opened.images, opened.card.classes
     if data.classes != classes and sorted(data.classes) == sorted(classes):
         raise ValueError(f"{data.name} has the classes of {opened.path} in another order, so every error would be wrong")
 
 
-def fingerprint_of(opened: OpenedRun, split: str) -> str:
+def fingerprint_of(opened: Opened, split: str) -> str:
     """The first process's: on another machine, times of files may be others."""
-    return opened.processes.join([fingerprint(opened.data.splits[split])])[0]
+    return opened.processes.join([fingerprint(opened.images.splits[split])])[0]

@@ -1,52 +1,36 @@
-"""From a run to what is shipped: a folded run, or a bundle that needs no training code."""
+"""A bundle of a run's model, which needs no training code."""
 
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from ..bench.timing import time_interleaved
-from .calibrate import POLICY, read_policy
-from .config import TrainConfig, from_plain
-from ..data.loader import make_loader
-from ..data.open import open_data
-from ..deploy.bundle import Format, write_model
+from ..deploy.export.write_model import Format, write_model
 from ..deploy.directory import new_directory
-from ..deploy.fold_report import FoldReport
-from ..deploy.folding import fold
-from ..deploy.manifest import is_bundle, read_manifest, write_manifest
-from ..deploy.quantise import quantise_onnx
-from ..deploy.runner import OnnxPart
-from ..engine.checkpoint import EMA, Snapshot, checkpoint_step, verify_checkpoint, write_checkpoint
-from .directory import RunDirectory
-from .model_files import MODEL_CARD, ModelCard, load
-from ..models.cascade import Cascade
-from ..norms.recalibrate import recalibrate as recompute_statistics
+from ..deploy.fold.folding import fold
+from ..deploy.bundle.manifest import is_bundle, read_manifest, write_manifest
+from ..deploy.export.quantise import quantise_onnx
+from ..deploy.bundle.runner import OnnxPart
+from .fold import beside, chosen_images, example_of
+from .subject import Subject, WhichOptions
 
-Checkpoint = Literal["last", "best"]
-Weights = Literal["model", "ema"] | None
 HELD_OUT = 1000  # images, at most, on which int8 is compared with float32
-BATCH = 64
 
 
 def export_run(
-    run: str | PathLike[str],
+    run: str | PathLike[str] | Subject,
     format: Format = "onnx",
     out: str | PathLike[str] | None = None,
     *,
     folded: bool = False,
     int8: bool = False,
-    checkpoint: Checkpoint = "last",
-    weights: Weights = None,
     overwrite: bool = False,
+    **which: Unpack[WhichOptions],
 ) -> tuple[Path, dict[str, Any]]:
     """Write a bundle of a run's model, RUN-onnx or RUN-pt2 if not given; returns that and its manifest.
 
@@ -55,56 +39,41 @@ def export_run(
     Args:
         folded: fold the model first.
         int8: ONNX only: also a version with 8-bit weights, with its accuracy and time beside float32.
+        which: the fields of `Subject`; data and data_dir are those of the images that int8 is tried on.
     """
-    run, out = Path(run), _beside(run, format, out)
-    model, card = load(run, checkpoint, weights), ModelCard.read(run)
-    if int8 and (format != "onnx" or isinstance(model, Cascade)):
+    subject = Subject.of(run, which)
+    out = beside(subject.run, format, out)
+    model, card = subject.load()
+    if not card.classes:
+        raise ValueError(f"{subject.run}: bundles are written of image classifiers, and its task {card.task!r} knows no classes")
+    cascade = isinstance(getattr(model, "exits", None), torch.nn.ModuleList)
+    if int8 and (format != "onnx" or cascade):
         what = "cascades" if format == "onnx" else f"the format {format}"
         raise ValueError(f"8-bit weights are written for ONNX classifiers, not for {what}; leave --int8 out")
     fold_facts = (card.fold or {}).get("report")
     if folded:
-        model = fold(model, example=_example(card, model))
+        model = fold(model, example=example_of(card, model))
         fold_facts = model.fold_report.to_dict()  # type: ignore[union-attr, operator]
-    policy = read_policy(run) if _policy_fits(run, checkpoint, weights) else None
     with new_directory(out, replaceable=is_bundle, overwrite=overwrite) as directory:
-        facts = write_model(model, directory, card.input_size, card.classes, format=format, policy=policy)
+        facts = write_model(model, directory, card.input_size, card.classes, format=format, policy=subject.policy())
         facts |= {
             "preprocess": {**card.preprocess, "channels": len(card.preprocess["mean"])},
             "model": card.model,
             "norm": card.model.get("norm"),
-            "source": _source(run, checkpoint, weights),
+            "source": subject.source(),
             "fold": fold_facts and {name: fold_facts[name] for name in ("folded", "partly", "left", "error", "warnings")},
             "versions": {
                 name: version(name) for name in ("dynavit", "torch", *(("onnx", "onnxruntime") if format == "onnx" else ()))
             },
         }
         if int8:
-            facts["int8"] = _add_int8(run, directory)
+            facts["int8"] = _add_int8(subject, directory)
         write_manifest(directory, facts)
         read_manifest(directory)
     return out, facts
 
 
-def training_images(run: Path, batches: int) -> Iterator[Tensor]:
-    """Batches of training images in random order, prepared as for evaluation."""
-    chosen = torch.Generator().manual_seed(0)
-    yield from (images for images, _ in _images(run, "train", lambda n: torch.randperm(n, generator=chosen)[: batches * BATCH]))
-
-
-def _images(run: Path, split: str | None, choose: Callable[[int], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images, labels) of a split of the run's own data, test or val if not given."""
-    config = from_plain(TrainConfig, RunDirectory(run).read_config())
-    data = open_data(config.data, config.data_dir, config.loading)
-    split = split or ("test" if "test" in data.splits else "val")
-    if split not in data.splits:
-        raise ValueError(f"{data.name} has no images in the split {split!r}, which this needs; it has {', '.join(data.splits)}")
-    part = data.splits[split]
-    data = replace(data, splits={split: part.subset(choose(len(part)))})
-    for (batch,) in make_loader(data, split, train=False, batch_size=BATCH, config=config.loading).epoch():
-        yield batch.inputs[: batch.count], batch.targets[: batch.count]
-
-
-def _add_int8(run: Path, directory: Path) -> dict[str, Any]:
+def _add_int8(subject: Subject, directory: Path) -> dict[str, Any]:
     """Write model.int8.onnx beside model.onnx; its accuracy and time, and those of float32."""
     file = directory / "model.int8.onnx"
     quantise_onnx(directory / "model.onnx", file)
@@ -112,9 +81,10 @@ def _add_int8(run: Path, directory: Path) -> dict[str, Any]:
     labels: list[Any] = []
     said: dict[str, list[Any]] = {name: [] for name in models}
     images = np.zeros(0, np.float32)
-    for inputs, targets in _images(run, None, lambda n: torch.linspace(0, n - 1, min(n, HELD_OUT)).long()):
-        images = inputs.float().numpy()
-        labels.append(targets.numpy())
+    opened = subject.open()
+    for inputs, targets in chosen_images(opened, opened.final_split, _evenly):
+        images = inputs.float().cpu().numpy()
+        labels.append(targets.cpu().numpy())
         for name, model in models.items():
             said[name].append(model(images)[0].argmax(-1))
     right, answers = np.concatenate(labels), {name: np.concatenate(found) for name, found in said.items()}
@@ -129,37 +99,5 @@ def _add_int8(run: Path, directory: Path) -> dict[str, Any]:
     }
 
 
-def _beside(run: str | PathLike[str], ending: str, out: str | PathLike[str] | None) -> Path:
-    if out is not None:
-        return Path(out)
-    return Path(run).with_name(f"{Path(run).resolve().name}-{ending}")
-
-
-def _source(run: Path, checkpoint: Checkpoint, weights: Weights) -> dict[str, Any]:
-    where = run / "checkpoints" / checkpoint
-    used = weights or ("ema" if EMA in verify_checkpoint(where) else "model")
-    return {"run": run.resolve().name, "checkpoint": checkpoint, "weights": used, "step": checkpoint_step(where)}
-
-
-def _policy_fits(run: Path, checkpoint: Checkpoint, weights: Weights) -> bool:
-    """Thresholds were found for the last checkpoint and the weights that are taken by default."""
-    return checkpoint == "last" and weights is None and (run / POLICY).is_file()
-
-
-def _is_folded_run(path: Path) -> bool:
-    return (path / MODEL_CARD).is_file() and ModelCard.read(path).fold is not None
-
-
-def _example(card: ModelCard, model: nn.Module) -> Tensor:
-    like = next(model.parameters())
-    return torch.randn(2, *card.input_size, generator=torch.Generator().manual_seed(0)).to(like)
-
-
-@torch.no_grad()
-def _check_same(folded: nn.Module, loaded: nn.Module, images: Tensor) -> None:
-    """What was written must come back bit by bit."""
-    pairs = zip(
-        *(outputs if isinstance(outputs, tuple) else (outputs,) for outputs in (folded(images), loaded(images))), strict=True
-    )
-    if not all(torch.equal(wrote, read) for wrote, read in pairs):
-        raise ValueError("the folded model does not come back from its file as it was; nothing was written")
+def _evenly(count: int) -> torch.Tensor:
+    return torch.linspace(0, count - 1, min(count, HELD_OUT)).long()

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
-from ..engine.checkpoint import EMA
 from .model_files import load, read_state
+from .subject import Subject
 from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..norms.annealed import AnnealedNorm
+from ..norms import Norm
 
 State = dict[str, Tensor]
 
@@ -49,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens lie that positions belong to: `prefix` tokens in front, then patches on a grid."""
+    """The tokens that positions belong to: `prefix` tokens in front, then patches on a grid."""
 
     grid: tuple[int, int]
     prefix: int
@@ -95,7 +96,7 @@ def read_source(source: str) -> Source:
     path = Path(source)
     if path.is_dir():
         model = load(path)
-        averaged = (path / "checkpoints" / "last" / EMA).exists()
+        averaged = Subject.of(path).source()["weights"] == "ema"
         return Source(f"{source} (averaged weights)" if averaged else source, model.state_dict(), model)
     if not path.exists():
         raise ValueError(f"{source}: no such file or directory; initial weights come from {KINDS}")
@@ -123,7 +124,7 @@ def _pretrained(name: str) -> nn.Module:
     except Exception as error:  # timm, its hub and the network raise all kinds
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"the weights of {TIMM}{name} could not be had ({reason}); timm fetches them over the network once and keeps them "
+            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and keeps them "
             "in its cache"
         ) from error
 
@@ -238,13 +239,13 @@ def _replace_classifier(model: nn.Module, own: State, weights: State) -> list[st
 def _give_layer_norms(model: nn.Module, given: Source, weights: State) -> None:
     """Norms that begin as LayerNorm begin as the source's."""
     for path, module in model.named_modules():
-        if isinstance(module, AnnealedNorm) and _had_layer_norm(given, path):
-            own = {name: weights[f"{path}.{name}"] for name in ("weight", "bias") if f"{path}.{name}" in weights}
-            weights |= {f"{path}.ln_{name}": tensor for name, tensor in own.items()}
+        if isinstance(module, Norm) and _had_layer_norm(given, path):
+            takes_over = {f"{path}.{own}": f"{path}.{old}" for own, old in module.inherited("ln").items()}
+            weights |= {own: weights[old] for own, old in takes_over.items() if old in weights}
 
 
 def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
-    """What only one of two kinds of norm has: λ and kernels, biases, running statistics."""
+    """Tensors that only one of two kinds of norm has: λ and kernels, biases, running statistics."""
     norms = {path for path, module in model.named_modules() if _is_norm(module)}
 
     def of_norm(name: str) -> bool:
@@ -264,7 +265,10 @@ def _start_near_layer_norm(model: nn.Module, given: Source) -> list[str]:
     they start from scratch, the other weights would no longer fit."""
     near = 0
     for path, module in model.named_modules():
-        if hasattr(module, "mean_logit") and f"{path}.mean_logit" not in given.weights and _had_layer_norm(given, path):
+        if not isinstance(module, Norm) or module.starts_as != "ln" or not module.mixing_parameters:
+            continue
+        known = any(f"{path}.{name}" in given.weights for name in module.mixing_parameters)
+        if not known and _had_layer_norm(given, path):
             set_start(module, "near")
             near += 1
     return [f"{near} norms start near the source's LayerNorm"] if near else []

@@ -1,36 +1,44 @@
-"""Files to models."""
+"""Files -> models: run directories, bundles, releases, state dicts."""
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..common.files import write_json
-from ..deploy.manifest import is_bundle
+from ..common.plugins import require_guests
+from ..deploy.bundle.manifest import is_bundle
 from ..models.released import import_released
+from .directory import CheckpointName, RunDirectory, WeightsName
 
-MODEL_CARD = "model.json"
+FIRST_TASK = "classification"  # of runs from before cards named their task
 
-# Where checkpoints of other people keep their weights; averaged ones first, for those are what was evaluated.
+# Keys under which other checkpoints keep their weights; averaged ones first, because those were evaluated.
 CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
 
 
 @dataclass
 class ModelCard:
-    """What a run's weights belong to: the file model.json.
+    """The model and the inputs that a run's weights belong to: the file model.json.
 
     Attributes:
         model: keyword arguments of `create_model`.
-        classes: names, in the order of the model's outputs.
-        preprocess: how an image becomes an input, see `data.preprocess`.
-        data: name of the data set and number of images in each split.
+        classes: names, in the order of the model's outputs; empty where there are no classes.
+        preprocess: how an image becomes an input, see `data.preprocess`; empty where inputs are no images.
+        data: name of the data set and number of samples in each split.
         fold: for a run that `dynavit fold` wrote: where it comes from, and the report. None for a trained one.
+        task: the task the model was trained for.
+        task_options: its options.
+        more: further facts about the data, as the data set described them.
+        guests: norms, models, tasks and data sets from outside the package that the run needs, with their files.
     """
 
     model: dict[str, Any]
@@ -38,31 +46,61 @@ class ModelCard:
     preprocess: dict[str, Any]
     data: dict[str, Any]
     fold: dict[str, Any] | None = None
+    task: str = ""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+    guests: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.task:
+            from ..models.registry import task_of
+
+            self.task = task_of(self.model["name"]) or FIRST_TASK
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The data set's description of itself (`describe`)."""
+        own = {"classes": self.classes, "preprocess": self.preprocess}
+        return {**self.more, **{name: value for name, value in own.items() if value}}
+
+    @property
+    def described_data(self) -> SimpleNamespace:
+        """The facts as attributes: a stand-in for the data set where a task is built to predict alone."""
+        image = {name: tuple(self.preprocess[name]) for name in ("image_size", "mean", "std") if name in self.preprocess}
+        channels = {"channels": len(image["mean"])} if "mean" in image else {}
+        return SimpleNamespace(name=self.data.get("name"), classes=self.classes, **channels, **image, **self.more)
 
     @property
     def input_size(self) -> tuple[int, ...]:
         """(channels, height, width)"""
+        if not self.preprocess:
+            raise ValueError(f"the model {self.model['name']} takes no images, so it has no input size")
         return (len(self.preprocess["mean"]), *self.preprocess["image_size"])
 
+    def require_guests(self, user: object, *kinds: str) -> None:
+        """Check that guests of these kinds are registered; a file that has changed is a warning."""
+        for note in require_guests([guest for guest in self.guests if guest["kind"] in kinds], user):
+            warnings.warn(note, stacklevel=2)
+
     def write(self, run: Path) -> None:
-        write_json(run / MODEL_CARD, asdict(self))
+        write_json(RunDirectory(run).card_file, asdict(self))
 
     @classmethod
     def read(cls, run: Path) -> "ModelCard":
-        path = run / MODEL_CARD
+        path = RunDirectory(run).card_file
         if not path.is_file():
-            what = "is not a directory" if not run.is_dir() else f"has no {MODEL_CARD}, so it is not a run of `dynavit train`"
+            what = "is not a directory" if not run.is_dir() else f"has no {path.name}, so it is not a run of `dynavit train`"
             raise ValueError(f"{run} {what}")
         try:
             return cls(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path} is damaged, or of another version: {error}") from error
 
 
 def load(
     path: str | PathLike[str],
-    checkpoint: Literal["last", "best"] = "last",
-    weights: Literal["model", "ema"] | None = None,
+    checkpoint: CheckpointName = "last",
+    weights: WeightsName | None = None,
 ) -> nn.Module:
     """The model of a run directory or a bundle, in evaluation mode.
 
@@ -80,15 +118,13 @@ def load(
     if is_bundle(run):
         if (checkpoint, weights) != ("last", None):
             raise ValueError(f"{run} is a bundle, which holds one set of weights; choose them when you export a run")
-        from ..deploy.bundle_model import BundleModel
-        from ..deploy.runner import load_bundle
+        from ..deploy.bundle.as_model import BundleModel
+        from ..deploy.bundle.runner import load_bundle
 
         return BundleModel(load_bundle(run)).eval()
     card = ModelCard.read(run)
-    directory = run / "checkpoints" / checkpoint
-    if not directory.is_dir():
-        there = sorted(entry.name for entry in (run / "checkpoints").glob("[!.]*"))
-        raise ValueError(f"{run} has no checkpoint {checkpoint!r}; there is {' and '.join(there) or 'none yet'}")
+    card.require_guests(run, "norm", "model")
+    directory = RunDirectory(run).checkpoint(checkpoint)
     files = verify_checkpoint(directory)
     file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
     if file not in files:
@@ -96,14 +132,17 @@ def load(
     state = read_weights(directory, file)
     model = create_model(**card.model)
     if card.fold is not None:
-        from ..deploy.refold import fold_structure
+        from ..deploy.fold.stored import folded_structure
 
-        model = fold_structure(model, card.input_size)
+        try:
+            model = folded_structure(model, card.fold, card.input_size)
+        except ValueError as error:
+            raise ValueError(f"{RunDirectory(run).card_file}: {error}") from error
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(f"{directory / file} does not fit the model of {run / MODEL_CARD}: {error}") from error
+        raise ValueError(f"{directory / file} does not fit the model of {RunDirectory(run).card_file}: {error}") from error
     return model.eval()
 
 
@@ -116,7 +155,7 @@ def load_released(path: str | PathLike[str], arch: str | None = None, norm: str 
 
 
 def read_foreign(path: str | PathLike[str]) -> Any:
-    """What torch.save wrote, as weights only."""
+    """The content of a file of torch.save, read as weights only."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:

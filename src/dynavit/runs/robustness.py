@@ -1,11 +1,11 @@
-"""How a trained model stands corrupted images, and real collections of odd ones.
+"""Error under corruption, and on real collections of odd images.
 
-RUN/eval/robust/<data>-<key>/<corruption>-<severity>.json
-                                                  one error, written when it is measured and not measured again; the key stands
-                                                  for everything it depends on
-RUN/eval/robust/corruptions.json                  the last evaluation summed up: means, the gap to clean images, mCE
-RUN/eval/robust/imagenet_c.json                   the same with the files of ImageNet-C
-RUN/eval/robust/imagenet_r.json, imagenet_a.json  accuracy among the 200 classes of these
+In the run's directory for robustness:
+<data>-<key>/<corruption>-<severity>.json   one error, written when it is measured and not measured again; the key stands for
+                                            everything it depends on
+corruptions.json                            the last evaluation summed up: means, the gap to clean images, mCE
+imagenet_c.json                             the same with the files of ImageNet-C
+imagenet_r.json, imagenet_a.json            accuracy among the 200 classes of these
 """
 
 import json
@@ -13,26 +13,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from ..analysis.measures.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
+from ..analysis.report.read import read_comparison
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
-from .corrupted import DIRECTORY, Found, Question, Subject, fingerprint_of
-from ..data.config import DataConfig
+from ..common.task import Task
+from .corrupted import CorruptedRun, Measured, Question, fingerprint_of
 from ..data.corruptions import CORRUPTIONS, SEVERITIES
 from ..data.folder import some
 from ..data.imagenet_variants import class_numbers, corruption_folders, is_imagenet, open_variant
 from ..engine.evaluate import evaluate
-from ..engine.progress import Silent
+from ..engine.progress import Progress
 from ..engine.worker_pool import run_jobs, say
 from .model_files import ModelCard
-from .subject import limited
-from .train import EVAL_BATCH
-from ..tasks.choose import final_logits
+from .directory import ComparisonDirectory, RunDirectory
+from .evaluate import EVAL_BATCH
+from .subject import Subject, WhichOptions
 from ..tasks.classification import Classification
 
 CLEAN = "clean"  # measured like a corruption, at severity 0
@@ -40,14 +41,9 @@ ALEXNET_NAME = "alexnet"
 
 
 def evaluate_robust(
-    run: str | PathLike[str],
+    run: str | PathLike[str] | Subject,
     *,
     split: str | None = None,
-    data_name: str | None = None,
-    data_dir: Path | None = None,
-    loading: DataConfig | None = None,
-    checkpoint: Literal["last", "best"] = "last",
-    weights: Literal["model", "ema"] | None = None,
     corruptions: Sequence[str] | None = None,
     severities: Sequence[int] = SEVERITIES,
     baseline: str | PathLike[str] | None = None,
@@ -59,8 +55,8 @@ def evaluate_robust(
     imagenet_a: Path | None = None,
     processes: int = 1,
     batch_size: int = EVAL_BATCH,
-    device: str | None = None,
-    progress: Silent | None = None,
+    progress: Progress | None = None,
+    **which: Unpack[WhichOptions],
 ) -> dict[str, dict[str, Any]]:
     """Measure errors under corruption; returns {"corruptions": ...} and what else was asked for, as written to RUN/eval/robust.
 
@@ -77,27 +73,23 @@ def evaluate_robust(
         limit: use only so many images, evenly over the split.
         imagenet_c, imagenet_r, imagenet_a: folders of these collections; the first replaces computed corruptions.
         processes: that many corruptions at the same time, sharing the cores.
+        which: the fields of `Subject`: checkpoint, weights, data, data_dir, device, strict.
     """
     names = _checked(corruptions, severities, limit, processes)
     if imagenet_c is not None and exact:
         raise ValueError(
             "exact corruptions are computed, those of an ImageNet-C folder are there already; leave one of them out"
         )
-    progress = progress or Silent()
+    progress = progress or Progress()
     question = Question(
-        run=Path(run),
+        subject=Subject.of(run, which),
         split=split,
-        data_name=data_name,
-        data_dir=data_dir,
-        loading=loading,
-        checkpoint=checkpoint,
-        weights=weights,
+        loading=None,
         exact=exact,
         seed=seed,
         limit=limit,
         imagenet_c=imagenet_c,
         batch_size=batch_size,
-        device=device,
     )
     variants = {"imagenet_r": imagenet_r, "imagenet_a": imagenet_a}
     results: dict[str, dict[str, Any]] = {}
@@ -112,9 +104,50 @@ def evaluate_robust(
     return results
 
 
+def evaluate_robust_runs(
+    runs: Sequence[str | PathLike[str]], *, baseline: str | PathLike[str] | None = None, **options: Any
+) -> tuple[dict[Path, dict[str, dict[str, Any]]], list[Path]]:
+    """`evaluate_robust` of several runs, and their pages; a comparison stands for its finished runs.
+
+    Args:
+        baseline: of all runs. If not given, a run of a comparison is compared with the comparison's baseline under the same
+            seed, and other runs with the first one, unless their classes are ImageNet's.
+        options: as for `evaluate_robust`.
+    """
+    from .report import write_report
+
+    chosen: dict[Path, Path | str | None] = {}
+    for each in map(Path, runs):
+        chosen |= _with_baselines(each) if ComparisonDirectory(each).is_comparison() else {each: None}
+    if not chosen:
+        raise ValueError("there is no finished run to evaluate" if runs else "give a directory of a run, such as runs/x")
+    first = next(iter(chosen))
+    results = {}
+    for run, its in chosen.items():
+        alone = run == first or is_imagenet(ModelCard.read(run).classes)
+        against = baseline or its or (None if alone else first)
+        results[run] = evaluate_robust(run, baseline=against, **options)
+    comparisons = [Path(each) for each in runs if ComparisonDirectory(each).is_comparison()]
+    return results, [write_report(directory) for directory in (*results, *comparisons)]
+
+
+def _with_baselines(comparison: Path) -> dict[Path, Path | str | None]:
+    """The finished runs of a comparison, baselines first, each with the baseline's run of the same seed."""
+    found = read_comparison(comparison)
+    directory = ComparisonDirectory(comparison)
+    of_seed = {run.seed: directory.run(run.name) for run in (found.baseline.runs if found.baseline else ())}
+    of_seed = {seed: run for seed, run in of_seed.items() if run.finished() is not None}
+    chosen: dict[Path, Path | str | None] = {run.path: None for run in of_seed.values()}
+    for run in found.runs:
+        here = directory.run(run.name)
+        if here.finished() is not None and here.path not in chosen:
+            chosen[here.path] = of_seed[run.seed].path if run.seed in of_seed else None
+    return chosen
+
+
 def read_robust(run: str | PathLike[str], kind: str = "corruptions") -> dict[str, Any] | None:
-    """What `evaluate_robust` wrote last, or None."""
-    file = Path(run) / DIRECTORY / f"{kind}.json"
+    """The result that `evaluate_robust` wrote last, or None."""
+    file = RunDirectory(run).robustness_file(kind)
     return json.loads(file.read_text()) if file.is_file() else None
 
 
@@ -144,15 +177,15 @@ def _corruptions(
     severities: Sequence[int],
     baseline: str | PathLike[str] | None,
     processes: int,
-    progress: Silent,
+    progress: Progress,
 ) -> dict[str, Any]:
     if question.imagenet_c is not None:
         corruption_folders(question.imagenet_c, names, severities)  # what is missing is told before hours of work
-    subject = Subject(question)
+    subject = CorruptedRun(question)
     against, notes = _choose_baseline(subject, severities, baseline)
     other = None
     if isinstance(against, Path):
-        other = Subject(_same_images(subject, against))
+        other = CorruptedRun(_same_images(subject, against))
         notes += _compare_subjects(subject, other)
     notes += _about_classes(subject)
     if subject.why_no_clean_images is not None:
@@ -173,7 +206,7 @@ def _corruptions(
 
 
 def _choose_baseline(
-    subject: Subject, severities: Sequence[int], baseline: str | PathLike[str] | None
+    subject: CorruptedRun, severities: Sequence[int], baseline: str | PathLike[str] | None
 ) -> tuple[Path | str | None, list[str]]:
     """A run, AlexNet or nothing, and what the user should know about it."""
     if baseline is not None and str(baseline) != ALEXNET_NAME:
@@ -195,23 +228,27 @@ def _choose_baseline(
     return ALEXNET_NAME, notes
 
 
-def _same_images(subject: Subject, run: Path) -> Question:
+def _same_images(subject: CorruptedRun, run: Path) -> Question:
     """The same question to another run: about the images of this one, not of its own data set."""
     question, config = subject.question, subject.opened.config
-    own = question.data_name in (None, config.data)
+    asked = question.subject
+    own = asked.data in (None, config.data)
     return replace(
         question,
-        run=run,
-        weights=None,
+        subject=replace(
+            asked,
+            run=run,
+            weights=None,
+            data=asked.data or config.data,
+            data_dir=asked.data_dir or (config.data_dir if own else None),
+        ),
         split=None if subject.why_no_clean_images else subject.split,
-        data_name=question.data_name or config.data,
-        data_dir=question.data_dir or (config.data_dir if own else None),
         loading=subject.opened.loading,
     )
 
 
-def _compare_subjects(subject: Subject, baseline: Subject) -> list[str]:
-    """What the user should know about this baseline; ValueError if their errors cannot be compared."""
+def _compare_subjects(subject: CorruptedRun, baseline: CorruptedRun) -> list[str]:
+    """Notes about this baseline for the user; ValueError if their errors cannot be compared."""
     run, (mine, its) = baseline.opened.path, (each.opened.card.classes for each in (subject, baseline))
     if set(mine) != set(its) and not (is_imagenet(mine) and is_imagenet(its)):
         raise ValueError(
@@ -228,14 +265,14 @@ def _compare_subjects(subject: Subject, baseline: Subject) -> list[str]:
     notes = []
     if sizes[0] != sizes[1]:
         notes.append(f"the baseline takes images of {sizes[1]} px instead of {sizes[0]} px")
-    if subject.question.weights is not None:
+    if subject.question.subject.weights is not None:
         notes.append("the baseline is asked with its usual weights; --weights is for the run alone")
     return notes
 
 
-def _about_classes(subject: Subject) -> list[str]:
-    """Where classes are matched by their order alone."""
-    notes, classes, data = [], subject.opened.card.classes, subject.opened.data
+def _about_classes(subject: CorruptedRun) -> list[str]:
+    """Notes where classes are matched by their order alone."""
+    notes, classes, data = [], subject.opened.card.classes, subject.opened.images
     if subject.question.imagenet_c is not None and (note := class_numbers(classes)[1]):
         notes.append(note)
     if data.classes != classes:
@@ -244,7 +281,7 @@ def _about_classes(subject: Subject) -> list[str]:
 
 
 def _summary(
-    subject: Subject, measured: dict[str, Any], baseline: dict[str, Any] | None, notes: Sequence[str]
+    subject: CorruptedRun, measured: dict[str, Any], baseline: dict[str, Any] | None, notes: Sequence[str]
 ) -> dict[str, Any]:
     found = summarise(measured["errors"], measured["clean_error"], baseline)
     about = {"kind": _kind(subject.question), "conditions": subject.conditions}
@@ -260,16 +297,16 @@ def _kind(question: Question) -> str:
     return "corruptions" if question.imagenet_c is None else "imagenet_c"
 
 
-def _write(subject: Subject, result: dict[str, Any]) -> None:
+def _write(subject: CorruptedRun, result: dict[str, Any]) -> None:
     if subject.opened.processes.is_main:
-        write_json(subject.question.run / DIRECTORY / f"{result['kind']}.json", result)
+        write_json(subject.question.subject.directory.robustness_file(result["kind"]), result)
 
 
 # ---- The work, here or in several processes
 
 
 def _measure_all(
-    subject: Subject, names: Sequence[str], severities: Sequence[int], processes: int, progress: Silent
+    subject: CorruptedRun, names: Sequence[str], severities: Sequence[int], processes: int, progress: Progress
 ) -> dict[str, Any]:
     """{"severities", "clean_error", "errors", "broken"}: what is missing is measured, the rest is read. "broken" is how many
     images could not be read, at the severity where they are most."""
@@ -288,7 +325,7 @@ def _measure_all(
         done += 1
         progress.step(done)
 
-    def finished(name: str, measured: dict[int, Found]) -> None:
+    def finished(name: str, measured: dict[int, Measured]) -> None:
         known.update({(name, severity): found for severity, found in measured.items()})
         progress.note(f"{name}: error {', '.join(f'{known[name, severity].error:.1%}' for severity in wanted[name])}")
 
@@ -310,12 +347,12 @@ def _measure_all(
     }
 
 
-_subject: Subject | None = None  # of a worker, from its first corruption on
+_subject: CorruptedRun | None = None  # of a worker, from its first corruption on
 
 
-def _measure_in_worker(question: Question, name: str, severities: Sequence[int]) -> dict[int, Found]:
+def _measure_in_worker(question: Question, name: str, severities: Sequence[int]) -> dict[int, Measured]:
     global _subject
-    _subject = _subject or Subject(question)
+    _subject = _subject or CorruptedRun(question)
     return _subject.measure(name, severities, lambda: say(None), say)
 
 
@@ -325,22 +362,24 @@ def _measure_in_worker(question: Question, name: str, severities: Sequence[int])
 class AmongClasses(nn.Module):
     """A classifier that may only choose among some of its classes: the others get no probability."""
 
-    def __init__(self, model: nn.Module, chosen: Sequence[int], classes: int) -> None:
+    def __init__(self, task: Task, chosen: Sequence[int], classes: int) -> None:
         super().__init__()
-        self.model = model
+        if not isinstance(task, Classification):
+            raise ValueError(f"this collection is for classifiers, and the run's task is {task.name!r}")
+        self.task = task
         allowed = torch.zeros(classes).index_fill_(0, torch.tensor(chosen), 1).bool()
         self.register_buffer("allowed", allowed, persistent=False)
         self.allowed: Tensor
 
     def forward(self, images: Tensor) -> Tensor:
-        return final_logits(self.model(images)).masked_fill(~self.allowed, -torch.inf)
+        return self.task.logits(images).masked_fill(~self.allowed, -torch.inf)
 
 
-def _variant(question: Question, variant: str, folder: Path, progress: Silent) -> dict[str, Any]:
+def _variant(question: Question, variant: str, folder: Path, progress: Progress) -> dict[str, Any]:
     classes = ModelCard.read(question.run).classes
     note = class_numbers(classes)[1]
     data, chosen = open_variant(variant, folder, classes)
-    opened, _ = limited(question.open(data), "test", question.limit)
+    opened, _ = question.open(data).limited("test", question.limit)
     processes = opened.processes
     conditions = {
         "model": question.which_weights(),
@@ -348,19 +387,20 @@ def _variant(question: Question, variant: str, folder: Path, progress: Silent) -
             "data": variant,
             "folder": str(folder.resolve()),
             "fingerprint": fingerprint_of(opened, "test"),
-            "image_size": list(opened.data.image_size),
+            "image_size": list(opened.images.image_size),
         },
     }
     stored = read_robust(question.run, variant)
     known = stored if stored is not None and stored["conditions"] == conditions else None
     if not processes.any(known is None) and known is not None:  # all processes have looked before one of them writes
         return known
-    task = Classification(AmongClasses(opened.model, chosen, len(classes)).to(processes.device), len(classes))
+    among = AmongClasses(opened.task, chosen, len(classes)).to(processes.device)
+    task = Classification(among, len(classes))
     evaluator = task.evaluator()
     found = evaluate(task, opened.loader("test", question.batch_size), processes, progress.note, evaluator)
     result = {"kind": variant, "conditions": conditions, "samples": evaluator.samples, "classes": len(chosen)}
     result |= {"error": 1 - found["top1"], "top1": found["top1"], "top5": found["top5"]}
     result |= {"broken": found.get("broken", 0), "notes": [*([note] if note else []), *_about_broken(found.get("broken", 0))]}
     if processes.is_main:
-        write_json(question.run / DIRECTORY / f"{variant}.json", result)
+        write_json(question.subject.directory.robustness_file(variant), result)
     return result

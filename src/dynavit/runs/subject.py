@@ -1,92 +1,135 @@
-"""A trained model and a data set to ask it about: what evaluating, calibrating and looking inside begin with."""
+"""The subject of a verb: a run, its weights, the data they are asked about, the device.
+
+Nothing at the top imports torch: the command line shows the fields of `Which` as options of every command.
+"""
 
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import torch
-from torch import Tensor, nn
+from .directory import CheckpointName, RunDirectory, WeightsName
 
-from .assemble import prepared_as
-from .config import TrainConfig, from_plain
-from ..data.config import DataConfig
-from ..data.dataset import DataSet
-from ..data.loader import make_loader
-from ..data.open import open_data
-from ..engine.contract import Loader
-from ..engine.processes import Processes
-from .directory import RunDirectory
-from .model_files import ModelCard, load
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..common.data import Data
+    from ..data.config import DataConfig
+    from ..models.cascade.policy import ExitPolicy
+    from .model_files import ModelCard
+    from .opened import Opened
 
 
-@dataclass(frozen=True)
-class OpenedRun:
-    """`data` is prepared as the model knows images, `model` stands on the device in evaluation mode."""
+@dataclass
+class Which:
+    """A choice of weights, data and device: the same options for every command.
 
-    path: Path
-    model: nn.Module
-    card: ModelCard
-    config: TrainConfig
-    data: DataSet
-    loading: DataConfig
-    processes: Processes
+    Attributes:
+        checkpoint: the end of the training, or where validation was best.
+        weights: the trained ones or their average; the average if the run kept one.
+        data: another data set with as many classes; the run's own if not given.
+        data_dir: where the data set lies; as in the run if not given.
+        device: cpu, cuda, mps; the best there is if not given.
+        strict: stop at an image that cannot be read, instead of leaving it out.
+    """
+
+    checkpoint: CheckpointName = "last"
+    weights: WeightsName | None = None
+    data: str | None = None
+    data_dir: Path | None = None
+    device: str | None = None
+    strict: bool = False
+
+
+class WhichOptions(TypedDict, total=False):
+    """The fields of `Which` as keyword arguments of a verb."""
+
+    checkpoint: CheckpointName
+    weights: WeightsName | None
+    data: "str | Data | None"
+    data_dir: Path | None
+    device: str | None
+    strict: bool
+
+
+@dataclass(kw_only=True)
+class Subject(Which):
+    """A run, and which of its weights on which data.
+
+    Attributes:
+        opened_data: a data set that is open already, in place of the one that `data` names.
+    """
+
+    run: Path
+    opened_data: "Data | None" = None
+
+    @classmethod
+    def of(cls, run: "str | PathLike[str] | Subject", options: "Which | WhichOptions | None" = None) -> "Subject":
+        """From a path and the keyword arguments of a verb, whose `data` may also be a data set that is open already."""
+        if isinstance(run, Subject):
+            return run
+        given: dict[str, Any] = vars(options) if isinstance(options, Which) else dict(options or {})
+        opened = None if given.get("data") is None or isinstance(given["data"], str) else given.pop("data")
+        return cls(run=Path(run), opened_data=opened, **given)
 
     @property
-    def final_split(self) -> str:
-        return final_split(self.data)
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.run)
 
-    def loader(self, split: str, batch_size: int) -> Loader:
-        """The images of a split in order, never augmented, shared among the processes."""
-        return make_loader(
-            self.data,
-            split,
-            train=False,
-            batch_size=batch_size,
-            config=self.loading,
-            device=self.processes.device,
-            dtype=self.processes.dtype,
-            rank=self.processes.rank,
-            world=self.processes.world,
-        )
+    @property
+    def is_usual(self) -> bool:
+        """Whether these are the weights that are taken by default; stored thresholds were found for them."""
+        return self.checkpoint == "last" and self.weights is None
 
+    def source(self) -> dict[str, Any]:
+        """The weights that are used: {"run", "checkpoint", "weights", "step", "sha256" of their file}."""
+        from ..engine.checkpoint import EMA, MODEL, read_manifest
 
-def open_run(
-    run: Path,
-    *,
-    data: DataSet | None = None,
-    data_name: str | None = None,
-    data_dir: Path | None = None,
-    loading: DataConfig | None = None,
-    checkpoint: Literal["last", "best"] = "last",
-    weights: Literal["model", "ema"] | None = None,
-    device: str | None = None,
-) -> OpenedRun:
-    """A run with its own data set, or with another that has as many classes."""
-    model, card = load(run, checkpoint, weights), ModelCard.read(run)
-    config = from_plain(TrainConfig, RunDirectory(run).read_config())
-    loading = loading or config.loading
-    if data is None:
-        own = data_name in (None, config.data)
-        data = open_data(data_name or config.data, data_dir or (config.data_dir if own else None), loading)
-    if len(data.classes) != len(card.classes):
-        raise ValueError(f"{data.name} has {len(data.classes)} classes, the model of {run} tells {len(card.classes)} apart")
-    data = prepared_as(data, card.preprocess, run)
-    config.engine.device = device
-    processes = Processes(config.engine)
-    return OpenedRun(run, model.to(processes.device, processes.dtype), card, config, data, loading, processes)
+        manifest = read_manifest(self.directory.checkpoint(self.checkpoint))
+        weights = self.weights or ("ema" if EMA in manifest["files"] else "model")
+        checksum = manifest["files"][EMA if weights == "ema" else MODEL]["sha256"]
+        return {
+            "run": self.run.resolve().name,
+            "checkpoint": self.checkpoint,
+            "weights": weights,
+            "step": int(manifest["step"]),
+            "sha256": checksum,
+        }
 
+    def policy(self) -> "ExitPolicy | None":
+        """Stored thresholds of a cascade; None if there are none, or these are other weights than they were found for."""
+        from .calibrate import read_policy
 
-def final_split(data: DataSet) -> str:
-    """What a model is judged on in the end."""
-    return "test" if "test" in data.splits else "val"
+        return read_policy(self.run) if self.is_usual and self.directory.policy_file.is_file() else None
 
+    def load(self) -> "tuple[nn.Module, ModelCard]":
+        """The model in evaluation mode, and the card that describes it."""
+        from .model_files import ModelCard, load
 
-def limited(opened: OpenedRun, split: str, limit: int | None) -> tuple[OpenedRun, Tensor]:
-    """With `limit` images of the split, evenly from its beginning to its end, and the numbers they had in it."""
-    data = opened.data
-    if split not in data.splits:
-        raise ValueError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
-    whole = data.splits[split]
-    kept = min(limit or len(whole), len(whole))
-    numbers = torch.arange(kept) * len(whole) // kept
-    return replace(opened, data=replace(data, splits={split: whole.subset(numbers)})) if limit else opened, numbers
+        return load(self.run, self.checkpoint, self.weights), ModelCard.read(self.run)
+
+    def open(self, data: "Data | None" = None, loading: "DataConfig | None" = None) -> "Opened":
+        """The model with the data set it was trained on, or with another one that has as many classes."""
+        from ..data.open import open_data
+        from ..engine.processes import Processes
+        from .assemble import build_task
+        from .config import stored_config
+        from .opened import Opened
+
+        model, card = self.load()
+        card.require_guests(self.run, "task")
+        config = stored_config(self.directory)
+        loading = replace(loading or config.loading, strict=self.strict or (loading or config.loading).strict)
+        data = data if data is not None else self.opened_data
+        if data is None:
+            card.require_guests(self.run, *(("data set",) if self.data is None else ()))
+            own = self.data in (None, config.data)
+            if not own:
+                loading = replace(loading, options={})  # those are of the run's own data set
+            data = open_data(self.data or config.data, self.data_dir or (config.data_dir if own else None), loading)
+        data = data.prepared_as(card.facts, self.run)
+        config.engine.device = self.device
+        processes = Processes(config.engine)
+        model = model.to(processes.device, processes.dtype)
+        task = build_task(card.task, model, data, card.task_options).eval()
+        return Opened(self, model, task, card, config, data, loading, processes)

@@ -1,1 +1,1 @@
-"""One problem each: forward, loss and evaluation."""
+"""One problem each: forward, loss, evaluation, prediction, and what a person sees of it."""

@@ -1,31 +1,48 @@
-"""Image classification: cross entropy to train, and to evaluate accuracy, calibration and who is taken for whom."""
+"""Image classification: cross entropy to train; accuracy, calibration and confusion to evaluate."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..common.answers import answer_line, best_classes
 from ..common.batch import Batch
-from ..common.task import Task
+from ..common.metric import Metric
+from ..common.task import Evaluator, Task
+from .image import ImageTask
 
 CALIBRATION_BINS = 15
+SHOWN = 24  # images kept as examples
+MOST_CLASSES = 20  # that a table on a terminal shows
 
 
-class Classification(Task):
-    """A model (b, ...) -> (b, classes) and the classes it tells apart.
+class Classification(ImageTask):
+    """Tell classes of images apart. The model maps (b, ...) to (b, classes).
 
     `task(batch)["loss"]` is the mean cross entropy over the batch; targets are class numbers or, after mixing, probabilities.
     """
 
-    main_metric = "top1"
+    name: ClassVar[str] = "classification"
+    metrics: Sequence[Metric] = (
+        Metric("top1", "top-1", percent=True),
+        Metric("top5", "top-5", percent=True),
+        Metric("loss", "loss", better="smaller", digits=4),
+        Metric("ece", "calibration error (ECE)", better="smaller", percent=True),
+    )
 
     def __init__(self, model: nn.Module, classes: int) -> None:
-        super().__init__()
+        super().__init__(model)
         if classes < 2:
             raise ValueError(f"classification needs at least two classes, got {classes}")
-        self.model, self.classes = model, classes
+        self.classes = classes
+
+    @classmethod
+    def build(cls, model: nn.Module, data: Any, options: Any) -> Task:
+        if isinstance(getattr(model, "exits", None), nn.ModuleList):
+            raise ValueError(f"{type(model).__name__} has several exits, which --task early_exit trains; leave --task out")
+        return cls(model, len(data.classes))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"loss": F.cross_entropy(self.model(batch.inputs), batch.targets)}
@@ -33,18 +50,82 @@ class Classification(Task):
     def evaluator(self) -> "ClassificationEvaluator":
         return ClassificationEvaluator(self.model, self.classes)
 
+    @classmethod
+    def error_of(cls, results: Mapping[str, float]) -> float:
+        return 1 - results["top1"]
 
-class ClassificationEvaluator:
-    """Sums over samples: nothing depends on how they were batched or shared among processes."""
+    def logits(self, inputs: Tensor) -> Tensor:
+        """(b, classes) that answer."""
+        return self.model(inputs)
+
+    # ---- What a person sees
+
+    @torch.no_grad()
+    def examples(self, batch: Batch, data: Any) -> list[dict[str, Any]]:
+        """The most confident mistakes, at most half of what is shown, and then images from the start."""
+        from ..data.picture import data_uri
+
+        confidence, predicted = self.logits(batch.inputs).softmax(-1).max(-1)
+        mistakes = (predicted != batch.targets).nonzero().flatten()
+        wrong: list[int] = mistakes[confidence[mistakes].argsort(descending=True)][: SHOWN // 2].tolist()
+        right = [i for i in range(batch.count) if predicted[i] == batch.targets[i]][: SHOWN - len(wrong)]
+        return [
+            {
+                "index": int(batch.index[i]),
+                "image": data_uri(batch.inputs[i], data.mean, data.std),
+                "target": int(batch.targets[i]),
+                "prediction": int(predicted[i]),
+                "confidence": float(confidence[i]),
+            }
+            for i in wrong + right
+        ]
+
+    @classmethod
+    def tables(cls, result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
+        if len(result["classes"]) > MOST_CLASSES:
+            return []
+        pairs = zip(result["classes"], result["per_class"], strict=True)
+        rows = [[name, "-" if share is None else f"{share:.2%}"] for name, share in pairs]
+        return [("accuracy of each class", ["class", "top-1"], rows)]
+
+    @classmethod
+    def report_sections(cls, run: Any) -> Sequence[Any]:
+        from ..analysis.report.sections.classification import sections
+
+        return sections(run)
+
+    # ---- Prediction
+
+    @torch.no_grad()
+    def answer(self, inputs: Tensor, facts: Mapping[str, Any], top: int, policy: Any = None) -> dict[str, Any]:
+        """{"label", "confidence", "top": [{"label", "confidence"}, ...]}"""
+        return named_classes(self.logits(inputs), None, facts["classes"], top)
+
+    @classmethod
+    def answer_text(cls, answer: Mapping[str, Any]) -> str:
+        return answer_line(answer)
+
+
+def named_classes(logits: Tensor, exit: int | None, classes: Sequence[str], top: int) -> dict[str, Any]:
+    """(1, classes) -> the most probable classes by name."""
+    return best_classes(logits.softmax(-1)[0].double().cpu().numpy(), exit, classes, top)
+
+
+class ClassificationEvaluator(Evaluator):
+    """Sums over samples."""
 
     def __init__(self, model: nn.Module, classes: int) -> None:
+        super().__init__()
         self.model, self.classes = model, classes
-        self._totals: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
-        logits = self.model(batch.inputs)[: batch.count].double()  # a borrowed sample is run and not counted
-        targets = batch.targets[: batch.count]
+        # A borrowed sample is run and not counted.
+        self.count(self.model(batch.inputs)[: batch.count], batch.targets[: batch.count])
+
+    def count(self, logits: Tensor, targets: Tensor) -> None:
+        """Add what (n, classes) logits say about (n,) targets."""
+        logits = logits.double()
         if logits.shape[-1] != self.classes:
             raise ValueError(f"the model gives {logits.shape[-1]} numbers for {self.classes} classes")
         probabilities = logits.softmax(-1)
@@ -55,53 +136,35 @@ class ClassificationEvaluator:
         # Bins (0, 1/15], (1/15, 2/15], ... as in Guo et al., ICML 2017.
         bins = (confidence * CALIBRATION_BINS).ceil().long().sub(1).clamp(0, CALIBRATION_BINS - 1)
         pairs = targets * self.classes + predicted
-        self._add("samples", torch.tensor(batch.count, device=logits.device))
-        self._add("loss", F.cross_entropy(logits, targets, reduction="sum"))
-        self._add("correct5", (rank < 5).sum())
-        self._add("confusion", torch.bincount(pairs, minlength=self.classes**2).reshape(self.classes, self.classes))
+        self.add("samples", torch.tensor(len(targets), device=logits.device))
+        self.add("loss", F.cross_entropy(logits, targets, reduction="sum"))
+        self.add("correct5", (rank < 5).sum())
+        self.add("confusion", torch.bincount(pairs, minlength=self.classes**2).reshape(self.classes, self.classes))
         for name, weights in {"count": torch.ones_like(confidence), "confidence": confidence, "correct": correct}.items():
-            self._add(f"bin_{name}", logits.new_zeros(CALIBRATION_BINS).index_add(0, bins, weights.double()))
-
-    def _add(self, name: str, value: Tensor) -> None:
-        self._totals[name] = self._totals[name] + value if name in self._totals else value
-
-    def totals(self) -> dict[str, Tensor]:
-        return self._totals
-
-    def set_totals(self, totals: dict[str, Tensor]) -> None:
-        self._totals = totals
+            self.add(f"bin_{name}", logits.new_zeros(CALIBRATION_BINS).index_add(0, bins, weights.double()))
 
     def results(self) -> Iterator[tuple[str, float]]:
         """loss, top1, top5 as fractions, and ece: the expected calibration error with 15 bins."""
         samples = self.samples
         if not samples:
             raise ValueError("nothing was evaluated: no sample could be read")
-        confusion = self._totals["confusion"]
-        yield "loss", float(self._totals["loss"]) / samples
+        confusion = self.totals["confusion"]
+        yield "loss", float(self.totals["loss"]) / samples
         yield "top1", int(confusion.trace()) / samples
-        yield "top5", int(self._totals["correct5"]) / samples
-        gap = (self._totals["bin_confidence"] - self._totals["bin_correct"]).abs().sum()
+        yield "top5", int(self.totals["correct5"]) / samples
+        gap = (self.totals["bin_confidence"] - self.totals["bin_correct"]).abs().sum()
         yield "ece", float(gap) / samples
 
-    @property
-    def samples(self) -> int:
-        return int(self._totals.get("samples", 0))
-
     def details(self) -> dict[str, Any]:
-        """What is too long for a line of metrics: accuracy of each class (None: no sample), the confusion matrix with true
-        classes as rows, and the filled bins of a reliability diagram."""
-        confusion = self._totals["confusion"]
+        """Accuracy of each class (None: no sample), the confusion matrix with true classes as rows, and the filled bins of a
+        reliability diagram."""
+        confusion = self.totals["confusion"]
         of_class = confusion.sum(1)
         per_class = [int(right) / int(n) if n else None for right, n in zip(confusion.diagonal(), of_class, strict=True)]
-        bins = zip(*(self._totals[f"bin_{name}"].tolist() for name in ("count", "confidence", "correct")), strict=True)
+        bins = zip(*(self.totals[f"bin_{name}"].tolist() for name in ("count", "confidence", "correct")), strict=True)
         reliability = [
             {"samples": int(count), "confidence": confidence / count, "accuracy": correct / count}
             for count, confidence, correct in bins
             if count
         ]
-        return {
-            "samples": self.samples,
-            "per_class": per_class,
-            "confusion": confusion.tolist(),
-            "reliability": reliability,
-        }
+        return {"per_class": per_class, "confusion": confusion.tolist(), "reliability": reliability}

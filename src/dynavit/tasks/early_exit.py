@@ -1,38 +1,46 @@
 """Classification by a cascade: every exit learns to classify every image, and the last one is what the cascade is judged by."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.batch import Batch
-from ..common.task import Task
-from .classification import ClassificationEvaluator
+from ..common.metric import Metric
+from .classification import Classification, ClassificationEvaluator, named_classes
+from .options import EarlyExitOptions
 
 
-class EarlyExit(Task):
-    """A model (b, ...) -> logits of each exit, each (b, classes), coarse to fine; `model.exits` has as many entries.
+class EarlyExit(Classification):
+    """Classify images by a cascade. The model maps (b, ...) to logits of each exit, each (b, classes), coarse to fine.
 
-    `task(batch)["loss"]` is the sum of the exits' mean cross entropies times `weights`, 1 each unless given. "loss_exit1" and
-    so on are the entropies themselves.
+    `model.exits` has an entry for each. `task(batch)["loss"]` is the sum of the exits' mean cross entropies times `weights`, 1
+    each unless given. "loss_exit1" and so on are the entropies themselves.
     """
 
-    main_metric = "top1"  # of the last exit
+    name: ClassVar[str] = "early_exit"
+    Options: ClassVar[type] = EarlyExitOptions
 
     def __init__(self, model: nn.Module, classes: int, weights: Sequence[float] | None = None) -> None:
-        super().__init__()
-        if classes < 2:
-            raise ValueError(f"classification needs at least two classes, got {classes}")
+        super().__init__(model, classes)
+        if not isinstance(getattr(model, "exits", None), nn.ModuleList):
+            raise ValueError(f"early_exit trains cascades (dvt_...), and {type(model).__name__} has no exits; leave --task out")
         exits = len(model.exits)  # type: ignore[arg-type]
         weights = [1.0] * exits if weights is None else weights
         if len(weights) != exits:
             raise ValueError(f"the model has {exits} exits, so its losses have as many weights; got {list(weights)}")
         if not all(weight >= 0 for weight in weights) or not any(weights):
             raise ValueError(f"weights of losses are not negative, nor all zero; got {list(weights)}")
-        self.model, self.classes, self.weights = model, classes, tuple(weights)
+        self.weights = tuple(weights)
+        alone = (Metric(f"exit{k}_top1", f"exit {k}, top-1", percent=True) for k in range(1, exits + 1))
+        top1, top5, *others = Classification.metrics
+        self.metrics = (top1, top5, *alone, *others)  # those without a number are the last exit's
+
+    @classmethod
+    def build(cls, model: nn.Module, data: Any, options: EarlyExitOptions) -> "EarlyExit":
+        return cls(model, len(data.classes), options.weights)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         losses = [F.cross_entropy(logits, batch.targets) for logits in self.model(batch.inputs)]
@@ -42,43 +50,42 @@ class EarlyExit(Task):
     def evaluator(self) -> "EarlyExitEvaluator":
         return EarlyExitEvaluator(self.model, self.classes)
 
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Those of the last exit."""
+        return self.model(inputs)[-1]
 
-class EarlyExitEvaluator:
-    """What classification says of the last exit, and the accuracy of each. All exits are run for all images."""
+    @classmethod
+    def report_sections(cls, run: Any) -> Sequence[Any]:
+        from ..analysis.report.sections.early_exit import sections
 
-    def __init__(self, model: nn.Module, classes: int) -> None:
-        self.model = model
-        self.last_exit = ClassificationEvaluator(nn.Identity(), classes)  # it is given logits
-        self._correct: Tensor | None = None  # (exits,)
+        return [*sections(run), *super().report_sections(run)]
+
+    @torch.no_grad()
+    def answer(self, inputs: Tensor, facts: Mapping[str, Any], top: int, policy: Any = None) -> dict[str, Any]:
+        """As for classification. With thresholds it stops as soon as they allow, and "exit" says where, counted from 1."""
+        if policy is None:
+            return super().answer(inputs, facts, top)
+        policy.check_fits(len(self.model.exits))  # type: ignore[arg-type]
+        cascade: Any = self.model
+        state = cascade.begin(inputs)
+        while True:
+            logits, state = cascade.step(state)
+            if policy.leaves(logits, state.exit - 1):  # the last exit always answers
+                return named_classes(logits, state.exit, facts["classes"], top)
+
+
+class EarlyExitEvaluator(ClassificationEvaluator):
+    """The results of classification for the last exit, and the accuracy of each. All exits are run for all images."""
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
-        exits = self.model(batch.inputs)
+        exits = [logits[: batch.count] for logits in self.model(batch.inputs)]
         targets = batch.targets[: batch.count]
-        correct = torch.stack([(logits[: batch.count].argmax(-1) == targets).sum() for logits in exits])
-        self._correct = correct if self._correct is None else self._correct + correct
-        self.last_exit.update(replace(batch, inputs=exits[-1]))
-
-    def totals(self) -> dict[str, Tensor]:
-        own = {} if self._correct is None else {"correct_at_exits": self._correct}
-        return self.last_exit.totals() | own
-
-    def set_totals(self, totals: dict[str, Tensor]) -> None:
-        rest = dict(totals)
-        self._correct = rest.pop("correct_at_exits", None)
-        self.last_exit.set_totals(rest)
+        self.add("correct_at_exits", torch.stack([(logits.argmax(-1) == targets).sum() for logits in exits]))
+        self.count(exits[-1], targets)
 
     def results(self) -> Iterator[tuple[str, float]]:
         """loss, top1, top5 and ece of the last exit; exit1_top1, ... of each, the last included."""
-        yield from self.last_exit.results()
-        if self._correct is not None:
-            for k, correct in enumerate(self._correct.tolist(), start=1):
-                yield f"exit{k}_top1", correct / self.samples
-
-    @property
-    def samples(self) -> int:
-        return self.last_exit.samples
-
-    def details(self) -> dict[str, Any]:
-        """Of the last exit, see `ClassificationEvaluator.details`."""
-        return self.last_exit.details()
+        yield from super().results()
+        for k, correct in enumerate(self.totals["correct_at_exits"].tolist(), start=1):
+            yield f"exit{k}_top1", correct / self.samples

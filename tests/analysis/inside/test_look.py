@@ -9,7 +9,7 @@ import dynavit
 from dynavit.analysis.inside.dtn import token_on
 from dynavit.analysis.inside.exits import ExitRecorder
 from dynavit.analysis.probes import attention_paths, observe
-from dynavit.models.exit_policy import ExitPolicy
+from dynavit.models.cascade.policy import ExitPolicy
 
 
 def images(n=3, side=32, seed=0, channels=3):

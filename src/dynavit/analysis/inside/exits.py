@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...models.calibration import released_thresholds
-from ...models.exit_policy import EVERYONE, ExitPolicy
+from ...models.cascade.calibration import released_thresholds
+from ...models.cascade.policy import EVERYONE, ExitPolicy
 from ...norms.contract import statistics_dtype
 from ..measures.reliability import reliability
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...norms import DynamicTokenNorm
-from ...norms.statistics import grid_kernels
+from ...norms.dtn.kernels import grid_kernels
 
 NAMES = {"ln": "LN", "in": "IN", "local": "local IN"}
 

@@ -21,7 +21,7 @@ from ...norms import (
     UnifiedNorm,
 )
 from ...norms.annealed import AnnealedNorm
-from ...norms.dtn_math import position_moments
+from ...norms.dtn.math import position_moments
 
 WITHOUT_MEAN = (RMSNorm, nn.RMSNorm, ScaleNorm, PowerNorm, UnifiedNorm, DyT, Derf)
 

@@ -47,6 +47,7 @@ class Run:
     """One training as its files tell it.
 
     Attributes:
+        path: the directory.
         config: the options.
         environment: machine and versions.
         log: lines of the metrics file.
@@ -58,6 +59,7 @@ class Run:
     """
 
     name: str
+    path: Path
     config: dict[str, Any]
     environment: dict[str, Any]
     log: list[dict[str, Any]]
@@ -235,6 +237,7 @@ def read_run(directory: str | Path) -> Run:
     evaluations = {file.stem: _json(file) for file in files.evaluation_files()}
     return Run(
         name=files.path.resolve().name,
+        path=files.path,
         config=_yaml(files.config_file),
         environment=_json(files.env_file),
         log=_json_lines(files.metrics_file),

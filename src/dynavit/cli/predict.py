@@ -1,0 +1,54 @@
+"""`dynavit predict`: answers of a trained model about image files."""
+
+import json as json_
+from pathlib import Path
+
+from ..runs.subject import Subject, Which
+from .parse import positional
+
+NO_IMAGES: list[Path] = []
+
+
+@positional("run", "images...")
+def predict(
+    run: Path,
+    which: Which,
+    images: list[Path] = NO_IMAGES,
+    top: int = 3,
+    split: str | None = None,
+    limit: int = 16,
+    int8: bool = False,
+    json: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Say what a trained model sees in image files, or in some images of a data set if no files are given.
+
+    A cascade with thresholds (`dynavit calibrate`) stops at the first exit that is sure, and says which.
+    A bundle needs neither the training code nor, as ONNX, torch.
+    In Python: `dynavit.runs.predict.predict_run(run, images)`.
+
+    Args:
+        run: directory of a run, or a bundle of `dynavit export`.
+        images: files, or directories of them.
+        top: how many classes to name.
+        split: without files: the split whose images are taken; test where there is one, otherwise val, if not given.
+        limit: without files: how many images, evenly over the split.
+        int8: the 8-bit model of a bundle.
+        json: print JSON.
+        out: also write JSON to this file.
+    """
+    from ..common.files import write_json
+    from ..runs.predict import predict_samples, predictor
+
+    subject = Subject.of(run, which)
+    asked = predictor(subject, int8=int8)
+    answers = asked.predict_files(images, top) if images else predict_samples(subject, split, limit, top)
+    if out is not None:
+        write_json(out, answers)
+    if json:
+        print(json_.dumps(answers, indent=2, ensure_ascii=False))
+        return
+    for answer in answers:
+        print(f"{answer['image']}: {answer['error'] if 'error' in answer else asked.text(answer)}")
+    if all("error" in answer for answer in answers):
+        raise ValueError("none of the images could be read")

@@ -1,0 +1,69 @@
+"""manifest.json: metadata of a bundle, and sizes and checksums of its files.
+
+bundle/  manifest.json  model.onnx | model.pt2          a classifier
+                        exit0.onnx, exit1.onnx, ...     a cascade, one file for each exit
+                        early_exit.onnx                 a cascade that stops by itself, one image at a time
+                        model.int8.onnx                 the classifier with 8-bit weights
+                        policy.json                     thresholds of a cascade's exits
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ...common.files import write_json
+
+MANIFEST = "manifest.json"
+FORMAT = "dynavit bundle 1"
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether this directory claims to be a bundle. Its files may still be damaged: `read_manifest` finds out."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and str(manifest.get("format", "")).startswith("dynavit bundle")
+
+
+def write_manifest(directory: Path, facts: dict[str, Any]) -> None:
+    """The facts, and size and SHA-256 of every file that is there now."""
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)}
+        for file in sorted(directory.iterdir())
+        if file.is_file()
+    }
+    write_json(directory / MANIFEST, {"format": FORMAT, **facts, "files": files})
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The facts, after comparing every file with its checksum. Nothing else of the bundle has been read before."""
+    path = directory / MANIFEST
+    if not path.is_file():
+        what = (
+            "is not a directory" if not directory.is_dir() else f"has no {MANIFEST}, so it is not a bundle of `dynavit export`"
+        )
+        raise ValueError(f"{directory} {what}")
+    try:
+        manifest = json.loads(path.read_text())
+        kind = manifest["format"]
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged, or not the manifest of a bundle ({type(error).__name__}: {error})") from error
+    if kind != FORMAT:
+        raise ValueError(f"{path} describes {kind!r}, this version reads {FORMAT!r}; export the run again")
+    for name, (size, digest) in files.items():
+        file = directory / name
+        if Path(name).name != name or not file.is_file():
+            raise ValueError(f"{file} is missing from the bundle; export the run again, or copy the whole directory")
+        if file.stat().st_size != size:
+            raise ValueError(f"{file} has {file.stat().st_size} bytes, the manifest says {size}: truncated or replaced")
+        if sha256(file) != digest:
+            raise ValueError(f"{file} was altered: its SHA-256 is not the manifest's")
+    return manifest
+
+
+def sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

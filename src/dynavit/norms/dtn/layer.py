@@ -1,0 +1,221 @@
+"""Dynamic Token Normalization. Shao et al., ICLR 2022, arXiv 2112.02624."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..contract import Grid, Norm
+from ..factory import register_norm
+from ..share_logit import share_logit
+from .init import local_position
+from .kernels import grid_kernels, offset_kernel
+from .math import Layout
+from .op import normalise_tokens
+from .token_grid import resolve_grid
+
+# 1-D sequences up to this length use the whole (t, t) kernel; longer ones a band.
+DENSE_LIMIT = 256
+
+
+@register_norm("dtn")
+class DynamicTokenNorm(Norm):
+    r"""Each token by moments mixed from its own channels and from the tokens around it; the mixture is learned per head.
+
+    For head h, with x^h its channels (Eqns 4-6 of the paper; the affine map is Eqn 1):
+
+    $$ \mu^h = \lambda_\mu^h \mu_{ln} + (1 - \lambda_\mu^h) P^h x^h, \qquad
+       (\sigma^h)^2 = \lambda_\sigma^h \sigma_{ln}^2 + (1 - \lambda_\sigma^h) [P^h (x^h)^2 - (P^h x^h)^2] $$
+    $$ P^h_{ij} = \mathrm{softmax}_j (a_0 |j - i|^2 + a_1 dx + a_2 dy), \qquad (dx, dy) = j - i $$
+
+    $\mu_{ln}, \sigma_{ln}^2$ are LayerNorm's, over all channels of the token. $\lambda = 1$ is LayerNorm; $\lambda = 0$ with
+    uniform P is InstanceNorm. P is the product of a kernel over rows and one over columns, so it costs T (rows + cols)
+    multiplications per channel instead of T^2, and is never built.
+
+    Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight`, `bias` (c); `mean_logit`, `var_logit` (h), sigmoid of which is
+    $\lambda$, started at 0.5; `position` (h, 3) = [a_0, a_1, a_2], in 1-D (h, 2).
+
+    Without `grid` a lone layer takes a square number of tokens (1-D: any). Any rectangular grid may be given, a new one each
+    call. With `mask`, P(m x) / P(m).
+
+    Args:
+        num_prefix_tokens: tokens in front (class, registers) that lie outside the grid: LayerNorm for them.
+        ndim: 2 for images, 1 for sequences (`grid=(t,)`).
+        init: "local" starts each head at its own neighbour (Eqn 7); "trunc_normal" starts P near uniform.
+        offsets: where Eqn 7 puts a window of even side, see `head_offsets`.
+        average: P "learned", "uniform" (1/T), or a "window" of equal weights, |dx|, |dy| <= radius. The last two have no
+            `position`.
+        radius: weights beyond this offset are 0. None: no limit in 2-D, 16 for banded 1-D kernels, 1 for "window".
+        kernel: 1-D only: the "dense" (t, t) kernel, a "band" of `radius`, or "auto": dense up to 256 tokens.
+        fixed_mean_lambda, fixed_var_lambda: a number in [0, 1] that replaces the learned lambda of the mean or variance.
+        only_var: the mean is LayerNorm's, only the variance is mixed; the same as fixed_mean_lambda=1.
+        backend: "auto" takes the fastest way; "torch" plain operations, which also have second derivatives.
+    """
+
+    needs_grid = True
+    dimensions: tuple[int, ...] = (1, 2)
+    starts_as: Literal["ln"] | None = "ln"
+    mixing_parameters = ("mean_logit", "var_logit", "position")
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_prefix_tokens: int = 0,
+        ndim: Literal[1, 2] = 2,
+        init: Literal["local", "trunc_normal"] = "local",
+        offsets: Literal["centred", "integer"] = "centred",
+        average: Literal["learned", "uniform", "window"] = "learned",
+        radius: int | None = None,
+        kernel: Literal["auto", "dense", "band"] = "auto",
+        fixed_mean_lambda: float | None = None,
+        fixed_var_lambda: float | None = None,
+        only_var: bool = False,
+        backend: Literal["auto", "torch"] = "auto",
+        **shared: Any,
+    ) -> None:
+        super().__init__(dim, **shared)
+        self._check("ndim", ndim, (1, 2))
+        self._check("init", init, ("local", "trunc_normal"))
+        self._check("offsets", offsets, ("centred", "integer"))
+        self._check("average", average, ("learned", "uniform", "window"))
+        self._check("kernel", kernel, ("auto", "dense", "band"))
+        self._check("backend", backend, ("auto", "torch"))
+        if only_var:
+            if fixed_mean_lambda not in (None, 1, 1.0):
+                raise ValueError(f"DynamicTokenNorm: only_var means fixed_mean_lambda=1; got {fixed_mean_lambda} too")
+            fixed_mean_lambda = 1.0
+        for name, value in (("fixed_mean_lambda", fixed_mean_lambda), ("fixed_var_lambda", fixed_var_lambda)):
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(
+                    f"DynamicTokenNorm: {name} is a weight between 0 (inter-token) and 1 (intra-token); got {value}"
+                )
+        if num_prefix_tokens < 0:
+            raise ValueError(f"{type(self).__name__}: num_prefix_tokens counts tokens, at least 0; got {num_prefix_tokens}")
+        if radius is not None and radius < 1:
+            raise ValueError(f"DynamicTokenNorm: radius counts tokens on each side, at least 1; got {radius}")
+        self.num_prefix_tokens, self.ndim, self.init, self.offsets = num_prefix_tokens, ndim, init, offsets
+        self.average, self.kernel, self.backend = average, kernel, backend
+        self.radius = radius if radius is not None else 1 if average == "window" else 16 if ndim == 1 else None
+        self.fixed_mean_lambda, self.fixed_var_lambda = fixed_mean_lambda, fixed_var_lambda
+        if any(fixed not in (None, 1) for fixed in (fixed_mean_lambda, fixed_var_lambda)):
+            self.starts_as = None
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, device=shared.get("device"), dtype=shared.get("dtype")))
+
+        self.mean_logit = parameter(self.heads) if fixed_mean_lambda is None else None
+        self.var_logit = parameter(self.heads) if fixed_var_lambda is None else None
+        self.position = parameter(self.heads, 1 + ndim) if average == "learned" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        for logit in (self.mean_logit, self.var_logit):
+            if logit is not None:
+                nn.init.zeros_(logit)
+        if self.position is not None:
+            self.reset_position(self.position)
+
+    def reset_position(self, position: nn.Parameter) -> None:
+        with torch.no_grad():
+            if self.init == "local":
+                position.copy_(local_position(self.heads, self.ndim, self.offsets))
+                return
+            nn.init.trunc_normal_(position, std=0.02)
+            if self.ndim == 1:
+                # On long axes 0.02 d^2 is no longer small: P would sit on the farthest token. Scale as if the longest
+                # dense sequence were the paper's 14 tokens wide.
+                scale = 14 / DENSE_LIMIT
+                position.mul_(position.new_tensor([scale**2, scale]))
+
+    def start_at(self, share: float) -> None:
+        """Set lambda, the share of LayerNorm's moments, in every head."""
+        for logit in (self.mean_logit, self.var_logit):
+            if logit is not None:
+                logit.fill_(share_logit(share))
+
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        layout = self.layout(x.shape[1], grid)
+        lam_mean, lam_var = self.mixing_weights(x)
+        position = x.new_zeros(self.heads, 1 + self.ndim) if self.average == "window" else self.position
+        return normalise_tokens(x, self.weight, self.bias, lam_mean, lam_var, position, layout, mask, self.backend)
+
+    def mixing_weights(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """(h,), (h,): the weight of the intra-token mean and variance in `like`'s dtype."""
+
+        def weight(logit: Tensor | None, fixed: float | None) -> Tensor:
+            return like.new_full((self.heads,), fixed or 0.0) if logit is None else logit.to(like.dtype).sigmoid()
+
+        return weight(self.mean_logit, self.fixed_mean_lambda), weight(self.var_logit, self.fixed_var_lambda)
+
+    def layout(self, tokens: int, grid: Grid | None) -> Layout:
+        """The shape of one call, from its token count and the grid that was given."""
+        grid = resolve_grid(type(self).__name__, tokens, self.num_prefix_tokens, self.ndim, grid)
+        radius, banded = self.radius, False
+        if self.ndim == 1:
+            length = grid[0]
+            whole = self.average == "learned" and (self.kernel == "dense" or (self.kernel == "auto" and length <= DENSE_LIMIT))
+            radius = None if whole else radius
+            banded = radius is not None and length >= 2 * radius
+        return Layout(grid, self.num_prefix_tokens, radius, banded, eps=self.eps)
+
+    def positional_weights(self, grid: Grid, token: int) -> Tensor:
+        """P of one token, on the grid: (h, *grid), float64. The token is counted row-major, without prefix tokens."""
+        layout = self.layout(math.prod(grid) + self.num_prefix_tokens, grid)
+        return self._weights_of(token, layout.grid, layout.radius)
+
+    def _weights_of(self, token: int, grid: Grid, radius: int | None) -> Tensor:
+        if self.average == "uniform":
+            return torch.full((self.heads, *grid), 1 / math.prod(grid), dtype=torch.float64)
+        position = self.position.detach() if self.position is not None else torch.zeros(self.heads, 1 + self.ndim)
+        kernels = grid_kernels(position, grid, radius)
+        if self.ndim == 1:
+            return kernels[0][:, token]
+        row, col = divmod(token, grid[1])
+        return kernels[0][:, row, :, None] * kernels[1][:, col, None, :]
+
+    def scalars(self) -> dict[str, float]:
+        """What the layer has learned, per head, for logs."""
+        values: dict[str, float] = {}
+        named = (("lambda_mean", self.mean_logit), ("lambda_var", self.var_logit))
+        for name, logit in named:
+            if logit is not None:
+                values |= {f"{name}.{h}": lam for h, lam in enumerate(logit.detach().double().sigmoid().tolist())}
+        if self.position is not None:
+            for h, (a0, *slopes) in enumerate(self.position.detach().double().tolist()):
+                values[f"a0.{h}"] = a0
+                if a0 < 0:  # otherwise P has no inner maximum
+                    values |= {f"centre_{axis}.{h}": -slope / (2 * a0) for axis, slope in zip("xy", slopes, strict=False)}
+            if self.ndim == 1 and self.radius is not None:
+                values |= {f"tail_mass.{h}": mass for h, mass in enumerate(self._tail_mass(self.radius))}
+        return values
+
+    def _tail_mass(self, radius: int) -> list[float]:
+        """The share of each head's weights that a band of `radius` cuts off a kernel four times as wide."""
+        assert self.position is not None
+        offset = torch.arange(-4 * radius, 4 * radius + 1, dtype=torch.float64, device=self.position.device)[None]
+        weights = offset_kernel(self.position[:, 0].detach(), self.position[:, 1].detach(), offset, offset == offset)[:, 0]
+        return [float(mass) for mass in weights[:, (offset.abs() > radius)[0]].sum(-1)]
+
+    def _as_tokens(self, x: Tensor, grid: Grid | None) -> tuple[Tensor, Grid | None]:
+        if x.dim() == 4 and (self.ndim == 1 or self.num_prefix_tokens):
+            reason = "is one-dimensional" if self.ndim == 1 else f"expects {self.num_prefix_tokens} prefix tokens"
+            raise ValueError(
+                f"{type(self).__name__}: got {tuple(x.shape)}, a grid of tokens, but the layer {reason}; "
+                "pass (batch, tokens, channels)"
+            )
+        return super()._as_tokens(x, grid)
+
+    def _check(self, option: str, value: Any, allowed: tuple[Any, ...]) -> None:
+        if value not in allowed:
+            raise ValueError(f"{type(self).__name__}: {option} is one of {', '.join(map(repr, allowed))}; got {value!r}")
+
+    def extra_repr(self) -> str:
+        shown = {"num_prefix_tokens": 0, "ndim": 2, "init": "local", "average": "learned", "backend": "auto"}
+        own = "".join(f", {name}={getattr(self, name)!r}" for name, default in shown.items() if getattr(self, name) != default)
+        for name in ("fixed_mean_lambda", "fixed_var_lambda"):
+            if getattr(self, name) is not None:
+                own += f", {name}={getattr(self, name):g}"
+        return super().extra_repr() + own

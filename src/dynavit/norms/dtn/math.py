@@ -1,0 +1,138 @@
+"""The equations of Dynamic Token Normalization in plain torch: differentiable, exportable, on any device.
+
+`token_norm` is what the layer means; `native/dtn.c` computes the same numbers faster on CPUs.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .band import band_moments
+from .kernels import LEAST_MASS, MASKED_CUT, centred, grid_kernels, kernel_cut, mix_separable, offset_kernel
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything about one call that is not a tensor."""
+
+    grid: tuple[int, ...]  # (rows, cols), or (length,)
+    prefix: int = 0  # tokens in front that are outside the grid
+    radius: int | None = None  # weights are zero beyond this offset
+    banded: bool = False  # 1-D: run the window of `radius` as blocked Toeplitz
+    pool: int = 1  # inter-token statistics of cells of pool x pool tokens, as released for large grids
+    ddof: int = 0  # divisor of the intra-token variance is c - ddof
+    eps: float = 1e-5
+
+    @property
+    def macs_per_channel(self) -> int:
+        """Multiply-adds of P x for one sample and channel, by the dense separable formula."""
+        if len(self.grid) == 2:
+            rows, cols = (n // self.pool for n in self.grid)
+            return rows * cols * (rows + cols)
+        reach = 2 * self.radius + 1 if self.radius is not None else self.grid[0]
+        return self.grid[0] * min(reach, self.grid[0])
+
+
+def token_norm(
+    x: Tensor, lam_mean: Tensor, lam_var: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None = None
+) -> Tensor:
+    """(b, prefix + t, c) -> normalised, before the affine map. lam_* are (h,), position (h, 2 or 3), None for P = 1/t."""
+    prefix, patches = x[:, : layout.prefix], x[:, layout.prefix :]
+    if mask is not None:
+        mask = mask[:, layout.prefix :]
+    y = _normalise_patches(patches, lam_mean, lam_var, position, layout, mask)
+    return torch.cat([_normalise_prefix(prefix, layout), y], 1) if layout.prefix else y
+
+
+def _normalise_patches(
+    x: Tensor, lam_mean: Tensor, lam_var: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
+) -> Tensor:
+    inside, centre = centred(x, mask)
+    # Intra-token (Eqn 2), in the centred coordinates: mean_c(x) - centre = mean_c(inside) + mean_c(offset) - offset,
+    # with the offsets taken from a common reference, so that a large common mean never enters a difference.
+    offset = centre - centre.mean(-1, keepdim=True)
+    token = inside + offset
+    mean_ln = token.mean(-1, keepdim=True)
+    var_ln = (token - mean_ln).square().sum(-1, keepdim=True) / max(x.shape[-1] - layout.ddof, 1)
+
+    mean, second, seen = position_moments(inside, position, layout, mask)
+    var = (second - mean.square()).clamp_min(0)
+
+    lam_mean, lam_var = (lam.to(x.dtype).repeat_interleave(x.shape[-1] // lam.numel()) for lam in (lam_mean, lam_var))
+    if seen is not None:  # where a row sees no real token, intra-token statistics alone
+        lam_mean, lam_var = (torch.where(seen, lam, 1.0) for lam in (lam_mean, lam_var))
+    mu = lam_mean * (mean_ln - offset) + (1 - lam_mean) * mean
+    sigma2 = lam_var * var_ln + (1 - lam_var) * var
+    return (inside - mu) / (sigma2 + layout.eps).sqrt()
+
+
+def _normalise_prefix(x: Tensor, layout: Layout) -> Tensor:
+    token = x - x.mean(-1, keepdim=True).detach()
+    token = token - token.mean(-1, keepdim=True)
+    var = token.square().sum(-1, keepdim=True) / max(x.shape[-1] - layout.ddof, 1)
+    return token / (var + layout.eps).sqrt()
+
+
+def position_moments(
+    x: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """P x and P x^2 (b, t, c) of centred tokens, and where they are defined (None: everywhere)."""
+    if layout.pool > 1:
+        return _pooled_moments(x, position, layout, mask)
+    if position is None:
+        return _uniform_moments(x, mask)
+    if layout.banded and layout.radius is not None:
+        return band_moments(x, position, layout.radius, mask)
+    both = torch.stack([x, x.square()])
+    heads = position.shape[0]
+    if len(layout.grid) == 1 and mask is not None:
+        # Short sequences: each sample's own softmax over its real tokens, exact for every mask and every kernel.
+        at = torch.arange(layout.grid[0], device=x.device, dtype=torch.float64)
+        offset = at[None, :] - at[:, None]
+        allowed = (offset.abs() <= (layout.radius or layout.grid[0])) & mask[:, None, :]
+        kernel = offset_kernel(position[:, 0], position[:, 1], offset, allowed, kernel_cut(x.dtype)).to(x.dtype)
+        split = both.unflatten(-1, (heads, x.shape[-1] // heads))
+        mean, second = torch.einsum("bhij,sbjhd->sbihd", kernel, split).flatten(-2)
+        return mean, second, None
+    cut = kernel_cut(x.dtype) if mask is None else MASKED_CUT
+    kernels = [kernel.to(x.dtype) for kernel in grid_kernels(position, layout.grid, layout.radius, cut)]
+    mean, second = mix_separable(both, kernels, layout.grid)
+    if mask is None:
+        return mean, second, None
+    mass = mix_separable(mask[..., None].expand(*mask.shape, heads).to(x.dtype), kernels, layout.grid)
+    mass = mass.repeat_interleave(x.shape[-1] // heads, -1)
+    seen = mass > LEAST_MASS
+    mass = torch.where(seen, mass, 1.0)
+    return mean / mass, second / mass, seen
+
+
+def _uniform_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, None]:
+    """P = 1/t: every token sees the mean over the (real) tokens; padding in x is 0."""
+    count = x.shape[1] if mask is None else mask.sum(1).clamp_min(1)[:, None, None]
+    mean, second = (moment.sum(1, keepdim=True) / count for moment in (x, x.square()))
+    return mean.expand_as(x), second.expand_as(x), None
+
+
+def _pooled_moments(
+    x: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As released: x is averaged over cells first, so the variance inside a cell is lost; then each token takes its cell's."""
+    k, (rows, cols) = layout.pool, layout.grid
+    cells = replace(layout, grid=(rows // k, cols // k), pool=1)
+    pooled = _cell_sums(x, k, rows, cols)
+    if mask is None:
+        pooled, cell_mask = pooled / k**2, None
+    else:
+        count = _cell_sums(mask[..., None].to(x.dtype), k, rows, cols)
+        pooled, cell_mask = pooled / count.clamp_min(1), count[..., 0] > 0
+    up = [
+        None if part is None else part.unflatten(1, cells.grid).repeat_interleave(k, 1).repeat_interleave(k, 2).flatten(1, 2)
+        for part in position_moments(pooled, position, cells, cell_mask)
+    ]
+    assert up[0] is not None and up[1] is not None
+    return up[0], up[1], up[2]
+
+
+def _cell_sums(x: Tensor, k: int, rows: int, cols: int) -> Tensor:
+    return x.reshape(x.shape[0], rows // k, k, cols // k, k, x.shape[-1]).sum((2, 4)).flatten(1, 2)

@@ -1,0 +1,1 @@
+"""Statistics that several norms take: over tokens, over processes, and smoothed over steps."""

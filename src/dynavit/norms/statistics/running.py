@@ -1,0 +1,94 @@
+"""Batch moments with a memory: what `bn`, `sn`, `repbn` and `prepbn` share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..contract import Grid, statistics_dtype
+from .distributed import sum_over_processes
+from .moments import moments, unbiased
+from .smoothed import SmoothedNorm
+
+
+class RunningMomentsNorm(SmoothedNorm):
+    """A norm that uses the batch's moments per channel in training and their running averages at evaluation.
+
+    running <- (1 - momentum) * running + momentum * batch, the variance unbiased. The moments are those of the real tokens of
+    all processes. A batch without a token changes nothing; one token has no variance, so it changes `running_mean` only.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
+        super().__init__(dim, rows=2, **shared)
+        if not 0.0 <= momentum <= 1.0:
+            raise ValueError(f"{type(self).__name__}: momentum is the weight of the new batch, between 0 and 1; got {momentum}")
+        self.momentum = momentum
+        self.register_buffer("running_mean", torch.empty(dim, **self.state_options))
+        self.register_buffer("running_var", torch.empty(dim, **self.state_options))
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.running_mean.zero_()
+        self.running_var.fill_(1.0)
+
+    def batch_moments(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance (c) of tokens (b, t, c): the batch's, which also move the running ones, or the running ones."""
+        if not self.training:
+            return self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
+        mean, var, count = moments(x, (0, 1), None if mask is None else mask[..., None], reduce=sum_over_processes)
+        mean, var, count = mean.flatten(), var.flatten(), count.flatten()
+        self.collect(torch.stack([mean, var]).detach(), count.expand(2)[:, None])
+        return mean, var
+
+    def merge(self, old: Tensor, old_weight: Tensor, new: Tensor, new_weight: Tensor) -> Tensor:
+        """Moments of two sets of values together: the variance within the sets, and that between their means."""
+        share = new_weight[:1] / (old_weight[:1] + new_weight[:1]).clamp(min=1)
+        both = old + (new - old) * share
+        between = (1 - share) * share * (new[:1] - old[:1]).square()
+        return torch.cat([both[:1], both[1:] + between])
+
+    def move(self, statistics: Tensor, weight: Tensor) -> None:
+        self._towards(statistics, weight, self.momentum)
+
+    def adopt(self, statistics: Tensor, weight: Tensor) -> None:
+        self._towards(statistics, weight, 1.0)
+
+    def _towards(self, statistics: Tensor, weight: Tensor, momentum: float) -> None:
+        (mean, var), count = statistics, weight[0]
+        share = torch.full_like(count, momentum)
+        self.running_mean.lerp_(mean, torch.where(count > 0, share, 0.0))
+        self.running_var.lerp_(unbiased(var, count), torch.where(count > 1, share, 0.0))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, momentum={self.momentum:g}"
+
+
+class AffineAtEvaluation(RunningMomentsNorm):
+    """Subtracts the mean and divides by the deviation of each channel; at evaluation one affine map, and computed as one."""
+
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        if self.training:
+            return super().transform(x, grid, mask)
+        scale, shift = self.running_map()
+        return x * scale.to(x.dtype) + shift.to(x.dtype)
+
+    def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        mean, var = self.batch_moments(x, mask)
+        return (x - mean) * torch.rsqrt(var + self.eps)
+
+    def running_map(self) -> tuple[Tensor, Tensor]:
+        """(scale, shift), both (c): the running moments and the affine parameters as one map."""
+        scale = torch.rsqrt(self.running_var.to(statistics_dtype(self.running_var.dtype)) + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight
+        shift = -self.running_mean * scale
+        return scale, shift if self.bias is None else shift + self.bias
+
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """(scale, shift), both (c), such that this layer at evaluation is x -> scale * x + shift."""
+        if self.training:
+            raise RuntimeError(f"{type(self).__name__} is an affine map only at evaluation: call .eval() first")
+        return self.running_map()

@@ -1,0 +1,116 @@
+"""Statistics that are smoothed over optimiser steps: when they are taken and when they move.
+
+A step may have several forward calls (gradient accumulation), and activation checkpointing repeats forward calls inside the
+backward pass. Statistics must move once per step all the same:
+
+    plain loop                  every forward call in training is a step and moves them at once
+    defer_statistics()          forward calls only collect; `commit_statistics()`, after the optimiser's step, moves them once
+    forget_statistics()         the step is not made, or made again
+    recomputed forward call     collects nothing
+    begin/end_recalibration()   forward calls collect over a whole data set; its exact statistics then replace the smoothed ones
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..contract import Norm, statistics_dtype
+
+
+class SmoothedNorm(Norm):
+    """Base of norms with a memory of earlier batches.
+
+    A subclass calls `collect` once in each forward call in training, and writes `move` and `adopt`. Statistics are rows of
+    (rows, c) with weights (rows, 1), the number of values behind them (over all processes).
+
+    Args:
+        rows: how many statistics there are per channel.
+    """
+
+    pending: Tensor
+    pending_weight: Tensor
+
+    def __init__(self, dim: int, *, rows: int, **shared: Any) -> None:
+        super().__init__(dim, **shared)
+        self.deferred = self.recalibrating = False
+        # In half precision a running average stops moving once its steps are below one rounding unit.
+        self.state_options: dict[str, Any] = {
+            "device": shared.get("device"),
+            "dtype": statistics_dtype(shared.get("dtype") or torch.get_default_dtype()),
+        }
+        # Between steps these are zero, so they are not part of a checkpoint.
+        self.register_buffer("pending", torch.zeros(rows, dim, **self.state_options), persistent=False)
+        self.register_buffer("pending_weight", torch.zeros(rows, 1, **self.state_options), persistent=False)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.forget_statistics()
+
+    # ---- What a subclass writes
+
+    def move(self, statistics: Tensor, weight: Tensor) -> None:
+        """Move the state by one step's statistics (rows, c) of weight (rows, 1), in place, without asking the host anything.
+
+        Where a weight is 0 nothing was seen and nothing may move.
+        """
+        raise NotImplementedError
+
+    def adopt(self, statistics: Tensor, weight: Tensor) -> None:
+        """Replace the state by exact statistics. Where a weight is 0 the old state stays."""
+        raise NotImplementedError
+
+    def merge(self, old: Tensor, old_weight: Tensor, new: Tensor, new_weight: Tensor) -> Tensor:
+        """Statistics (rows, c) of two sets of values together; here, weighted means."""
+        return old + (new - old) * (new_weight / (old_weight + new_weight).clamp(min=1))
+
+    # ---- When they are called
+
+    @torch.no_grad()
+    def collect(self, statistics: Tensor, weight: Tensor) -> None:
+        """Take one forward call's statistics. (rows, c), (rows, 1)."""
+        if is_recomputation():
+            return
+        statistics, weight = statistics.to(self.pending.dtype), weight.to(self.pending.dtype)
+        if self.deferred or self.recalibrating:
+            self.pending.copy_(self.merge(self.pending, self.pending_weight, statistics, weight))
+            self.pending_weight.add_(weight)
+        else:
+            self.move(statistics, weight)
+
+    def defer_statistics(self, deferred: bool = True) -> None:
+        """From now on statistics move at `commit_statistics`, not at every forward call; with False, the other way round."""
+        self.deferred = deferred
+        self.forget_statistics()
+
+    @torch.no_grad()
+    def commit_statistics(self) -> None:
+        """The optimiser has made its step: move by what was collected since the last one."""
+        if self.deferred:
+            self.move(self.pending, self.pending_weight)
+            self.forget_statistics()
+
+    def begin_recalibration(self) -> None:
+        self.forget_statistics()
+        self.recalibrating = True
+        self.train()
+
+    @torch.no_grad()
+    def end_recalibration(self, keep: bool = True) -> None:
+        """Adopt what was collected, or forget it."""
+        if keep:
+            self.adopt(self.pending, self.pending_weight)
+        self.forget_statistics()
+        self.recalibrating = False
+        self.eval()
+
+    def forget_statistics(self) -> None:
+        """Drop what was collected and not committed: the step is not made, or made again from its beginning."""
+        self.pending.zero_()
+        self.pending_weight.zero_()
+
+
+def is_recomputation() -> bool:
+    """Whether this forward call runs inside a backward pass, that is, repeats one for activation checkpointing."""
+    # A compiled graph decides by itself what it recomputes, and buffers that it changes are not part of that.
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

@@ -1,0 +1,14 @@
+"""Options of the tasks that come with the package. Nothing here imports torch, so that `dynavit train --help` can show them."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class EarlyExitOptions:
+    """Options of the task early_exit.
+
+    Attributes:
+        weights: of the losses of the exits, coarse to fine; all 1 if not given.
+    """
+
+    weights: list[float] | None = None
