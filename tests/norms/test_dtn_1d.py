@@ -56,6 +56,14 @@ def test_band_equals_the_equations(way, length):
     assert_close(run(norm, x), expect(norm, x, (length,), radius=8), EXACT)
 
 
+@pytest.mark.parametrize("length", [15, 16, 17, 20, 24])
+def test_the_last_full_window_ends_with_the_sequence(way, length):
+    """Weights at -3..4, the largest at 4, so that the last row with all of them looks most at the last token."""
+    norm = sequence_layer([[0.0, 5.8]], 4, 1, kernel="band", radius=4, **way)
+    x = tokens(2, length, 4)
+    assert_close(run(norm, x), expect(norm, x, (length,), radius=4), EXACT)
+
+
 @pytest.mark.parametrize(("length", "radius"), [(255, None), (256, None), (257, 16), (600, 16)])
 def test_the_choice_is_made_by_length(way, length, radius):
     """Dense up to 256 tokens, a band of radius 16 beyond; known from the shape alone."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..contract import Grid, Norm
 from .init import local_position
 from .kernels import grid_kernels, offset_kernel
-from .math import Layout
+from .math import Layout, Operands
 from .op import normalise_tokens
 from .token_grid import resolve_grid
 
@@ -124,7 +124,8 @@ class DynamicTokenNorm(Norm):
         layout = self.layout(x.shape[1], grid)
         lam_mean, lam_var = self.mixing_weights(x)
         position = x.new_zeros(self.heads, 1 + self.ndim) if self.average == "window" else self.position
-        return normalise_tokens(x, self.weight, self.bias, lam_mean, lam_var, position, layout, mask, self.backend)
+        operands = Operands(x, self.weight, self.bias, lam_mean, lam_var, position)
+        return normalise_tokens(operands, layout, mask, self.backend)
 
     def mixing_weights(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """(h,), (h,): the weight of the intra-token mean and variance in `like`'s dtype."""

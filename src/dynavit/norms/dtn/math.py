@@ -1,15 +1,28 @@
 """The equations of Dynamic Token Normalization in plain torch: differentiable, exportable, on any device.
 
-`token_norm` is what the layer means; `native/dtn.c` computes the same numbers faster on CPUs.
+`token_norm` defines the layer; the C kernel in `native/` computes the same numbers faster on CPUs.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .band import band_moments
 from .kernels import LEAST_MASS, MASKED_CUT, centred, grid_kernels, kernel_cut, mix_separable, offset_kernel
+
+
+class Operands(NamedTuple):
+    """The tensors of one call, in the order in which every operator and the C kernel take them."""
+
+    x: Tensor  # (b, prefix + t, c), float32 or float64
+    weight: Tensor | None  # (c)
+    bias: Tensor | None  # (c)
+    lam_mean: Tensor  # (h)
+    lam_var: Tensor  # (h)
+    position: Tensor | None  # (h, 3), in 1-D (h, 2); None: P = 1/t
+    lengths: Tensor | None = None  # (b) real tokens of sequences padded on the right; only the C kernel takes it
 
 
 @dataclass(frozen=True)
