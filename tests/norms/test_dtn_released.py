@@ -1,7 +1,6 @@
 """`dtn_released` computes what the authors' code computes: the numbers of `golden/dtn`, and section 1.1 written out."""
 
 import json
-import zlib
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from dynavit.norms import ReleasedDynamicTokenNorm, create_norm
 from norms import dtn_oracle as oracle
 from norms.dtn_cases import Result, assert_close, cotangent, error, run, scatter, tokens
+from norms.test_goldens import normals
 
 EXACT = 1e-11
 
@@ -146,12 +146,6 @@ def test_pool_must_divide_the_grid():
 CASES = ["dtn_c48_h4_4x4", "dtn_c432_h9_14x14", "dtn_c64_h1_56x56_pool4", "dtn_var_c48_h4_4x4"]
 RELEASED_NAMES = {"mean_logit": "mean_norm_weight", "var_logit": "var_norm_weight", "position": "pos_proj.weight"}
 GOLDEN = 1e-12
-
-
-def normals(name: str, *shape: int) -> Tensor:
-    """Standard normal numbers that only depend on their name."""
-    generator = np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))
-    return torch.from_numpy(generator.standard_normal(shape))
 
 
 def our_position(columns: Tensor) -> Tensor:
