@@ -1,4 +1,4 @@
-"""What every registered norm promises; the registry writes the list.
+"""Promises of every norm in the registry.
 
 dim 32, 4 heads, 16 tokens (a 4 x 4 grid) unless a test says otherwise.
 """

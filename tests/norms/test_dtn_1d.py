@@ -170,7 +170,7 @@ def test_threads_of_the_c_kernel_with_padding(threads):
 
 @pytest.mark.parametrize("total", [15, 16, 17, 31])
 def test_padding_on_sequences_about_as_long_as_the_band(way, total):
-    """Where the two border slices touch or overlap."""
+    """The two border slices touch or overlap."""
     norm = sequence_layer(EVERY_KIND, 18, 9, kernel="band", radius=RADIUS, **way)
     real = [1, total // 2, total - 1, total]
     x, valid = tokens(4, total, 18), padded(4, total, real)
@@ -253,8 +253,8 @@ def test_a_hole_where_the_weights_are(way, dtype, tolerance):
 
 
 def test_holes_with_any_kernel_in_a_band(way):
-    """Rows whose weight on real tokens is above 1e-15 are exact; rows that have lost sight of all of them (below 1e-30) take
-    LayerNorm's statistics; nothing is NaN."""
+    """Rows whose weight on real tokens is above 1e-15 are exact; rows that see none of them (below 1e-30) take LayerNorm's
+    statistics; nothing is NaN."""
     norm = sequence_layer(EVERY_KIND, 18, 9, kernel="band", radius=RADIUS, **way)
     x, valid = tokens(3, 100, 18), holes(3, 100, 0.5)
     found = run(norm, x, mask=valid)

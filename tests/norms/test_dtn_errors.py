@@ -53,7 +53,7 @@ def test_unknown_options_name_their_neighbour():
 
 @pytest.mark.parametrize("norm_class", [DynamicTokenNorm, ReleasedDynamicTokenNorm])
 def test_a_class_token_too_many(norm_class):
-    """197 tokens are 14 x 14 and a class token; the layer says how to tell it so."""
+    """197 tokens are 14 x 14 and a class token; the error names the option for it."""
     norm = norm_class(12)
     with pytest.raises(ValueError, match=r"197 tokens and no grid.*square.*grid=\(rows, cols\).*num_prefix_tokens=1"):
         norm(zeros(1, 197, 12))
@@ -102,7 +102,7 @@ def test_an_image_map_with_prefix_tokens():
 
 
 def test_released_norm_has_its_own_options_only():
-    """What the release cannot do is not an option of it."""
+    """Options that the release lacks are unknown to it."""
     for option in ({"ndim": 1}, {"average": "uniform"}, {"kernel": "band"}, {"radius": 3}):
         with pytest.raises(ValueError, match=f"'{next(iter(option))}'"):
             create_norm("dtn_released", 12, **option)

@@ -40,7 +40,7 @@ class Calls(TorchDispatchMode):
 
 
 def arguments(grid: tuple[int, ...] = (4, 5), dtype: torch.dtype = torch.float64, **options) -> dict[str, tuple]:
-    """What a layer hands to the operators, forward ("dtn") and backward."""
+    """Arguments that a layer hands to the operators, forward ("dtn") and backward."""
     norm = layer(6, 2, dtype=dtype, **options)
     x = tokens(2, norm.num_prefix_tokens + math.prod(grid), 6, dtype=dtype).requires_grad_()
     with Calls() as calls:
@@ -123,7 +123,7 @@ def graphs(norm: DynamicTokenNorm, x: Tensor) -> list[str]:
 
 
 def test_compiled_graph_holds_the_operator():
-    """What compilation sees is one node, not the trace of the torch version; backend="torch" stays plain."""
+    """Compilation sees one node, not the trace of the torch version; backend="torch" stays plain."""
     x = tokens(2, 16, 12)
     assert any("dynavit.dtn" in name for name in graphs(layer(12, 4), x))
     assert not any("dynavit" in name for name in graphs(layer(12, 4, backend="torch"), x))

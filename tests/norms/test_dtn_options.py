@@ -1,4 +1,4 @@
-"""What DynamicTokenNorm becomes when its options fix parts of it, and what may happen around one call."""
+"""DynamicTokenNorm with parts of it fixed by options, with masks, and in unusual calls (checkpointing, two forwards)."""
 
 import pytest
 import torch

@@ -217,7 +217,7 @@ def test_goldens(way, case, shared_golden):
 
 @pytest.mark.parametrize("case", CASES)
 def test_goldens_of_the_oracle(case, shared_golden):
-    """The oracle that the tests above lean on gives the released numbers too."""
+    """The oracle of the tests above gives the released numbers too."""
     norm, golden, meta = load(case, shared_golden)
     x, noise = golden_call(case, meta)
     x.requires_grad_()

@@ -167,7 +167,7 @@ def test_unclipped_training_is_the_map_of_evaluation(name):
 
 @every
 def test_closed_limits_are_the_batch_alone(name):
-    """What came before leaves no trace in the output."""
+    """Earlier batches leave no trace in the output."""
     norm = make(name)
     norm.opening.zero_()
     fresh = copy.deepcopy(norm)

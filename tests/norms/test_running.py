@@ -1,4 +1,4 @@
-"""What `bn` and `sn` remember."""
+"""Running statistics of `bn` and `sn`, and the parts that `sn` mixes."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_switchable_norm_holds_its_three_parts(source, name):
     torch.testing.assert_close(sn(x), part(x))
 
 
-def test_switchable_norm_tells_its_weights():
+def test_switchable_norm_logs_its_weights():
     sn = create_norm("sn", 6)
     with torch.no_grad():
         sn.var_logit.copy_(torch.tensor([0.5, 0.25, 0.25]).log())

@@ -1,4 +1,4 @@
-"""What every norm with smoothed statistics promises about when they move; the registry writes the list."""
+"""When smoothed statistics move: checks for every norm that has them, as listed by the registry."""
 
 import copy
 from typing import Any

@@ -2,8 +2,8 @@
 
     y = blend * LN(x) + (1 - blend) * N(x),    blend: 1 for a while, then linearly down to 0, then 0 to the end
 
-LayerNorm bounds every token while N learns its statistics on a healthy network. The training loop tells how far it is through
-`set_progress`; a loop that never does keeps blend at 1.
+LayerNorm bounds every token while N learns its statistics on a healthy network. The training loop reports its
+progress through `set_progress`; with a loop that never does, blend stays at 1.
 """
 
 from typing import Any, Literal
@@ -20,15 +20,15 @@ PARTS = 2**30
 
 
 class AnnealedNorm(SmoothedNorm):
-    """Base of annealed norms, to stand in front of N among a class's bases. LayerNorm has `ln_weight` and `ln_bias` (c).
+    """Base of annealed norms; in a class's list of bases it stands in front of N. LayerNorm has `ln_weight` and `ln_bias` (c).
 
     The state holds `blend_parts`, a whole number of parts of 2^-30: averages of weights copy whole numbers, where an average of
-    `blend` itself would never come down to 0, and conversions to half precision leave them alone.
+    `blend` itself would never reach 0, and conversions to half precision leave whole numbers alone.
 
     Args:
         warmup: share of the training run with LayerNorm alone.
         anneal: share of the run over which `blend` falls to 0 after that.
-        evaluate: at evaluation what is being trained ("blend"), or N alone as it will be in the end ("final").
+        evaluate: at evaluation the mixture that is being trained ("blend"), or N alone, as in the end ("final").
         ln_eps: LayerNorm's eps; that of N if not given.
     """
 
@@ -83,7 +83,7 @@ class AnnealedNorm(SmoothedNorm):
         return torch.lerp(own, layer_norm, self.blend.to(own.dtype))
 
     def set_progress(self, step: int, total: int) -> None:
-        """Before step number `step`, from 0, of `total`. A share of LayerNorm that is gone does not come back."""
+        """Called before step number `step`, from 0, of `total`. LayerNorm's share never rises again."""
         start, length = self.warmup * total, self.anneal * total
         passed = (step - start) / length if length > 0 else float(step >= start)
         self.blend_parts.clamp_(max=round(PARTS * (1.0 - min(1.0, max(0.0, passed)))))

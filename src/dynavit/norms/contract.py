@@ -1,4 +1,4 @@
-"""What every normaliser is: one signature, one call, one set of promises.
+"""The base of all normalisers: one signature, one call, one set of promises.
 
 Axes used throughout the room:  b samples, t tokens, c channels, h heads, d = c / h channels of a head.
 

@@ -73,7 +73,7 @@ def _normalise_patches(
     var = (second - mean.square()).clamp_min(0)
 
     lam_mean, lam_var = (lam.to(x.dtype).repeat_interleave(x.shape[-1] // lam.numel()) for lam in (lam_mean, lam_var))
-    if seen is not None:  # where a row sees no real token, intra-token statistics alone
+    if seen is not None:  # rows that see no real token take intra-token statistics alone
         lam_mean, lam_var = (torch.where(seen, lam, 1.0) for lam in (lam_mean, lam_var))
     mu = lam_mean * (mean_ln - offset) + (1 - lam_mean) * mean
     sigma2 = lam_var * var_ln + (1 - lam_var) * var
@@ -130,7 +130,7 @@ def _uniform_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, No
 def _pooled_moments(
     x: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """As released: x is averaged over cells first, so the variance inside a cell is lost; then each token takes its cell's."""
+    """As released: x is averaged over cells first, so the variance inside a cell is lost; tokens take their cell's moments."""
     k, (rows, cols) = layout.pool, layout.grid
     cells = replace(layout, grid=(rows // k, cols // k), pool=1)
     pooled = _cell_sums(x, k, rows, cols)

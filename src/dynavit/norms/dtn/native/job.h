@@ -5,7 +5,7 @@
 
 #include "panel.h"
 
-/* The input of a call, written by ../op.py, which lists the same fields in the same order. Arrays
+/* The input of a call, written by kernel.py, which lists the same fields in the same order. Arrays
    are contiguous and row-major. */
 typedef struct {
     int64_t samples, prefix, rows, cols, channels, heads;

@@ -53,7 +53,7 @@ static void panel_find_columns(Panel *panel, const Band *band, int transpose) {
     }
 }
 
-/* Where each block begins in w; returns the size of w. */
+/* Sets where each block begins in w; returns the size of w. */
 static long panel_place_blocks(Panel *panel) {
     long total = 0;
     for (int q = 0; q < panel->blocks; q++) {
