@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..deploy.directory import new_directory
-from ..deploy.fold.report import FoldReport
 from ..deploy.fold.folding import fold
+from ..deploy.fold.report import FoldReport
 from ..engine.checkpoint import Snapshot, write_checkpoint
 from ..norms.recalibrate import recalibrate as recompute_statistics
 from .directory import RunDirectory

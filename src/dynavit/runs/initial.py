@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
-from .model_files import load, read_state
-from .subject import Subject
 from ..models.layers import resize_positions
 from ..models.released import import_released
-from ..norms.annealed import AnnealedNorm
 from ..norms import Norm
+from .model_files import load, read_state
+from .subject import Subject
 
 State = dict[str, Tensor]
 

@@ -85,5 +85,3 @@ class Opened:
 def final_split(data: Data) -> str:
     """The split that a model is judged on in the end."""
     return "test" if "test" in data.splits else "val"
-
-

@@ -7,8 +7,8 @@ from typing import Any, Protocol, Unpack
 
 import torch
 
-from ..deploy.bundle.manifest import is_bundle
 from ..deploy.bundle.answers import image_files
+from ..deploy.bundle.manifest import is_bundle
 from ..engine.config import EngineConfig
 from ..engine.processes import Processes
 from .assemble import build_task
