@@ -27,8 +27,8 @@ def evaluate_run(
     this.
 
     Args:
-        which: the fields of `Subject`: checkpoint, weights, data, data_dir, device, strict. `data` is a name, or a data set that
-            is open already.
+        which: the fields of `Subject`: checkpoint, weights, data (a name, or a data set that is open already), data_dir,
+            device, strict.
     """
     progress, subject = progress or Progress(), Subject.of(run, which)
     opened = subject.open()

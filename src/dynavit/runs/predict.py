@@ -18,7 +18,7 @@ DEFAULT_LIMIT = 16  # samples of a data set
 
 
 class Predictor(Protocol):
-    """Something that answers about files: a dict for each, {"image": path, ...}, or {"image", "error"} for one it cannot read."""
+    """Answers about files: a dict for each, {"image": path, ...}, or {"image", "error"} for one that cannot be read."""
 
     def predict_files(self, paths: Sequence[str | PathLike[str]], top: int = 5) -> list[dict[str, Any]]: ...
 
@@ -37,7 +37,7 @@ def predictor(subject: Subject, *, int8: bool = False) -> Predictor:
 
     if not subject.is_usual or subject.device not in (None, "cpu") or subject.data is not None:
         raise ValueError(
-            f"{subject.run} is a bundle: one set of weights, for the CPU; leave --checkpoint, --weights, --data and --device out"
+            f"{subject.run} is a bundle: one set of weights, for the CPU; leave --checkpoint, --weights, --data, --device out"
         )
     return load_bundle(subject.run, int8=int8)
 
@@ -53,9 +53,9 @@ def predict_run(
 ) -> list[dict[str, Any]]:
     """The answers of a run's model about image files; a directory stands for the images in it.
 
-    One dict for each file, for a classifier {"image", "label", "confidence", "top": [{"label", "confidence"}, ...]}, or {"image",
-    "error"}. A cascade stops as soon as the thresholds that `dynavit calibrate` stored allow, and "exit" says where, counted
-    from 1. They were found for the last checkpoint; without them, or with another checkpoint, the last exit answers.
+    One dict for each file, for a classifier {"image", "label", "confidence", "top": [{"label", "confidence"}, ...]}, or
+    {"image", "error"}. A cascade stops as soon as the thresholds that `dynavit calibrate` stored allow, and "exit" says where,
+    counted from 1. They were found for the last checkpoint; without them, or with another checkpoint, the last exit answers.
 
     Args:
         images: files and directories. Without any, samples of the run's data set, or of the one that `data` names.

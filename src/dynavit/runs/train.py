@@ -135,8 +135,8 @@ def _check_same_run(out: Path, config: TrainConfig, card: ModelCard) -> None:
         now_there = files.get((guest["kind"], guest["name"]))
         if now_there is not None and now_there["sha256"] != guest["sha256"]:
             raise ValueError(
-                f"{out} cannot be resumed: {now_there['file']}, which defines its {guest['kind']} {guest['name']!r}, has changed "
-                "since; bring the file back as it was, or start a new run"
+                f"{out} cannot be resumed: {now_there['file']}, which defines its {guest['kind']} {guest['name']!r}, has "
+                "changed since; bring the file back as it was, or start a new run"
             )
 
 
