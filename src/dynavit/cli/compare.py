@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..common.metric import Metric
 from ..runs.compare import CompareConfig, Watcher
 from .show import print_table
 
@@ -56,6 +55,8 @@ class Shown(Watcher):
             self.failed.append(f"{run}: {problem}")
         outcome = "done, with nothing to evaluate it on"
         if result and result.get("metrics"):
+            from ..common.metric import Metric
+
             metric = Metric(**result["metrics"][0])
             outcome = f"{result['split']} {metric.label} {metric.text(result[metric.name])}"
         outcome = outcome if problem is None else f"failed: {problem}"

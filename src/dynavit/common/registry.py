@@ -11,16 +11,12 @@ A thing that is not part of this package is a guest. A guest remembers the file 
 file it needs. Installed packages offer guests as entry points; one is imported when its name is asked for, never before.
 """
 
-import difflib
-import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 PACKAGE = __name__.partition(".")[0]
 
@@ -34,14 +30,15 @@ class UnknownNameError(ValueError):
 
 def nearest_match_error(kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
     """The error for `given`: the nearest known names first, then all of them."""
+    import difflib
+
     names = sorted(set(known))
     close = difflib.get_close_matches(given.lower(), names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
     return UnknownNameError(f"unknown {kind} {given!r}.{hint} Known: {', '.join(names)}")
 
 
-@dataclass(frozen=True)
-class Guest:
+class Guest(NamedTuple):
     """A registered thing from outside the package.
 
     Attributes:
@@ -155,6 +152,9 @@ def _origin(thing: Any) -> tuple[str, str]:
 
 
 def _guest(kind: str, name: str, thing: Any) -> Guest:
+    import hashlib
+    import inspect
+
     try:
         file = Path(inspect.getfile(inspect.unwrap(thing))).resolve()
         return Guest(kind, name, str(file), hashlib.sha256(file.read_bytes()).hexdigest())

@@ -30,7 +30,8 @@ from ..engine.progress import Progress
 from .directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from ..models.cascade import Cascade
 from .report import write_report
-from .subject import Opened, Subject, WhichOptions
+from .opened import Opened
+from .subject import Subject, WhichOptions
 
 BATCH = 16  # attention weights of a batch are held at once: 30 MB a layer for 16 images in ViT-B/16
 GALLERY = 12  # images of each exit

@@ -23,7 +23,8 @@ from ..models.cascade.calibration import Array, Curve, Point, released_threshold
 from ..models.cascade import Cascade
 from ..models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .directory import RunDirectory
-from .subject import Opened, Subject, WhichOptions
+from .opened import Opened
+from .subject import Subject, WhichOptions
 
 RELEASED_GRID = range(1, 60)  # p of the release; p = 20 lets equally many images leave at each exit
 CURVE_POINTS = 60

@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.files import write_json
-from ..common.metric import Metric
 from ..common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
 from .directory import ComparisonDirectory
 
 if TYPE_CHECKING:
     from ..common.data import Data
-
-
-LOSS = Metric("loss", "loss", better="smaller", digits=3)
 
 
 @dataclass
@@ -223,8 +219,11 @@ def _train_in_pool(
 
 def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | None:
     """Train, or go on; the reason if it failed."""
+    from ..common.metric import Metric
     from ..engine.progress import Progress
     from .train import train_run
+
+    loss = Metric("loss", "loss", better="smaller", digits=3)
 
     class Report(Progress):
         total = 0
@@ -234,7 +233,7 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
             report(name, done, total, "")
 
         def logged(self, record: dict[str, Any]) -> None:
-            metric = self.metrics[0] if record["kind"] == "eval" and self.metrics else LOSS
+            metric = self.metrics[0] if record["kind"] == "eval" and self.metrics else loss
             report(name, record["step"], self.total, f"{metric.label} {metric.text(record.get(metric.name))}")
 
     try:

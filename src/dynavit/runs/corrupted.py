@@ -19,7 +19,8 @@ from ..data.imagenet_variants import open_imagenet_c
 from ..engine.contract import Loader
 from ..engine.evaluate import evaluate
 from .model_files import ModelCard
-from .subject import Opened, Subject
+from .opened import Opened
+from .subject import Subject
 
 
 @dataclass(frozen=True)

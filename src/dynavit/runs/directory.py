@@ -8,16 +8,10 @@ Training, evaluation and reports talk through these files alone. This module imp
 and the analysis may read and write through it too.
 """
 
-import importlib.metadata
 import json
 import os
-import platform
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Literal
-
-import yaml
 
 from ..common.files import with_nulls, write_json, write_text
 
@@ -115,11 +109,15 @@ class RunDirectory(AnyDirectory):
         return self.config_file.is_file() or self.metrics_file.is_file()
 
     def write_config(self, config: dict[str, Any]) -> None:
+        import yaml  # here, as the other slow imports below: `dynavit --help` imports this module
+
         write_text(self.config_file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
         if not self.config_file.is_file():
             raise ValueError(f"{self.path} is not a run directory: it has no {self.config_file.name}")
+        import yaml
+
         config = yaml.safe_load(self.config_file.read_text())
         if not isinstance(config, dict):
             raise ValueError(f"{self.config_file} should hold names and values, found {type(config).__name__}")
@@ -160,6 +158,8 @@ class RunDirectory(AnyDirectory):
         return {path.name for path in (*files, *directories, self.report_file)}
 
     def _clear(self) -> None:
+        import shutil
+
         entries = sorted(self.path.iterdir())
         foreign = [entry.name for entry in entries if entry.name not in self._entries and not _left_over(entry.name)]
         if foreign or not self.config_file.is_file():
@@ -177,11 +177,16 @@ class RunDirectory(AnyDirectory):
 
 def versions() -> dict[str, Any]:
     """Versions that a result may depend on, and the commit where the package is a git checkout."""
-    packages = {name: importlib.metadata.version(name) for name in ("dynavit", "torch", "timm", "accelerate", "numpy")}
+    import platform
+    from importlib.metadata import version
+
+    packages = {name: version(name) for name in ("dynavit", "torch", "timm", "accelerate", "numpy")}
     return {"python": platform.python_version(), **packages, "commit": _commit(), "platform": platform.platform()}
 
 
 def _commit() -> str | None:
+    import subprocess
+
     here = Path(__file__).parent
     # Installed inside somebody's repository, the package is not tracked there, and that commit says nothing about it.
     tracked = ["git", "-C", str(here), "ls-files", "--error-unmatch", "__init__.py"]

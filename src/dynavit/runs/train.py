@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from .config import TrainConfig, stored_config, to_plain
 from .directory import RunDirectory
 from .evaluate import EVAL_BATCH, evaluate_run
 from .model_files import ModelCard
-from .subject import final_split
+from .opened import final_split
 
 if TYPE_CHECKING:
     from ..common.data import Data
@@ -49,7 +48,7 @@ def train_run(
         task_class = task_of_run(config, data)
         options = task_options(task_class, config.task_options)
         task = task_class.build(model, data, options)
-    card = _card(call, data, task_class.name, to_plain(options), [asdict(guest) for guest in guests.values()])
+    card = _card(call, data, task_class.name, to_plain(options), [guest._asdict() for guest in guests.values()])
     if resume:
         _check_same_run(out, config, card)
     notes = list(data.notes)
