@@ -105,7 +105,7 @@ def analyze_runs(
             file.unlink(missing_ok=True)  # of an earlier call
     progress.note("drawing")
     about = {"created": datetime.datetime.now().isoformat(timespec="seconds"), "command": command}
-    draw_all(directory.analysis, **about)
+    draw_all(where, **about)
     return write_report(where)
 
 

@@ -104,7 +104,7 @@ CASES = {"t2t12_fr": (True, True), "t2t12_f": (True, False), "t2t12_r": (False, 
 @torch.no_grad()
 def test_logits_of_the_release(golden, case):
     cascade, images, stored = golden(case)
-    assert (cascade.feature_reuse, cascade.relation_reuse) == CASES[case]
+    assert (cascade.reuse.feature, cascade.reuse.relation) == CASES[case]
     assert cascade.import_report["arch"] == "dvt_t2t_vit_12" and not cascade.training
     for exit, logits in zip(EXITS, cascade(images), strict=True):
         assert np.abs(logits.numpy() - stored[f"logits/{exit}"]).max() <= 1e-5
@@ -194,7 +194,7 @@ def test_every_number_arrives(arch, features, relations):
     cascade = dynavit.import_released(state, arch)
     report, ours = cascade.import_report, cascade.state_dict()
     assert (report["arch"], report["norm"], report["dropped"]) == (arch, "layer", [])
-    assert (cascade.feature_reuse, cascade.relation_reuse, cascade.num_classes) == (features, relations, 7)
+    assert (cascade.reuse.feature, cascade.reuse.relation, cascade.num_classes) == (features, relations, 7)
     assert set(report["renamed"]) == set(state) and set(report["renamed"].values()) == set(ours)
     assert len(cascade.released) == 0
     for theirs, name in report["renamed"].items():

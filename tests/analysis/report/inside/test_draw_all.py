@@ -9,9 +9,11 @@ import pytest
 from PIL import Image
 
 from analysis.report.inside.made_up_inside import make_inside, pyramid, read, source, vit, weights, write
-from dynavit.analysis.report.figures.over_layers import run_name
+from analysis.report.outline import blocks, captions
+from dynavit.analysis.report import Table
 from dynavit.analysis.report.figures.sheet import COLOURS
 from dynavit.analysis.report.inside.draw_all import KINDS, draw_all
+from dynavit.analysis.report.inside.runs import run_name
 
 SVG = "{http://www.w3.org/2000/svg}"
 REST = [kind for kind in KINDS if kind not in ("magnitudes", "attention_distance", "positions")]
@@ -22,7 +24,7 @@ LINK = "{http://www.w3.org/1999/xlink}href"
 def inside(tmp_path_factory):
     """Three runs, every kind."""
     directory = make_inside(tmp_path_factory.mktemp("figures"), blocks=vit(2, 3, 4), shown=1)
-    draw_all(directory / "analysis", created="2025-01-02T03:04:05", command="dynavit analyze a b c")
+    draw_all(directory, created="2025-01-02T03:04:05", command="dynavit analyze a b c")
     return directory
 
 
@@ -30,7 +32,7 @@ def inside(tmp_path_factory):
 def stages(tmp_path_factory):
     """A pyramid: heads and grids change from layer to layer."""
     directory = make_inside(tmp_path_factory.mktemp("figures"), norms=["dtn"], blocks=pyramid(), shown=1, without=REST)
-    draw_all(directory / "analysis")
+    draw_all(directory)
     return directory
 
 
@@ -213,13 +215,13 @@ def changed(directory, kind, change):
 def alone(directory, kind, change):
     """The same, drawn."""
     write(directory, kind, changed(directory, kind, change))
-    return draw_all(directory / "analysis")
+    return draw_all(directory)
 
 
 def told(directory, kind, change):
     """The same, not drawn: captions of the figures and notes of the table."""
-    chapter = KINDS[kind](changed(directory, kind, change))
-    return [plate.caption for plate in chapter.plates], chapter.tables[0].notes
+    section = KINDS[kind](changed(directory, kind, change))
+    return captions(section), blocks(section, Table)[0].notes
 
 
 def test_layers_that_began_differently_are_shown_before_and_after(tmp_path):
@@ -282,7 +284,7 @@ def test_what_was_left_out_is_counted_and_named(tmp_path, kind, what):
 
 def test_exits_show_their_thresholds_and_say_where_these_are_from(tmp_path):
     found = changed(tmp_path, "exits", lambda found: found["runs"][0].update(calibrated=False))
-    assert [row[1] for row in KINDS["exits"](found).tables[0].rows[:3]] == ["0.900", "0.900", "always"]
+    assert [row[1] for row in blocks(KINDS["exits"](found), Table)[0].rows[:3]] == ["0.900", "0.900", "always"]
     (caption, _), (note,) = told(tmp_path, "exits", lambda found: found["runs"][0].update(calibrated=False))
     evenly = "thresholds that share these images out evenly, for it was not calibrated."
     assert caption.endswith(evenly) and note.endswith(evenly)
@@ -375,8 +377,8 @@ def test_the_same_numbers_give_the_same_files(tmp_path):
 def test_nothing_there_and_damaged_numbers_are_named(tmp_path):
     (tmp_path / "analysis").mkdir()
     with pytest.raises(ValueError, match="nothing to draw, none of magnitudes, "):
-        draw_all(tmp_path / "analysis")
+        draw_all(tmp_path)
     for text in ("{", "[]", json.dumps({"kind": "exits"})):
         (tmp_path / "analysis/exits.json").write_text(text)
         with pytest.raises(ValueError, match=r"exits\.json: not the numbers of a figure"):
-            draw_all(tmp_path / "analysis")
+            draw_all(tmp_path)

@@ -16,6 +16,7 @@ from analysis.report.inside.made_up_inside import make_inside, vit
 from analysis.report.made_up import ACCURACIES, make_comparison, make_run
 from dynavit.analysis.report import write_report
 from dynavit.analysis.report.inside.draw_all import draw_all
+from dynavit.analysis.report.sections import classification, early_exit
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: install chromium")
@@ -68,8 +69,12 @@ def pages(tmp_path_factory):
     comparison = make_comparison(directory / "comparison", accuracies=many, unfinished=frozenset({"bn-seed2"}))
     run = make_run(directory / "run", norm="dtn", layers=6, heads=12, classes=["aeroplane", "lesser panda", "ship"], exits=3)
     inside = make_inside(directory / "inside", norms=["dtn"], blocks=vit(3, 12, 14), shown=1, exits=5)
-    draw_all(inside / "analysis")
-    return {path.name: write_report(path).read_text() for path in (comparison, run, inside)}
+    draw_all(inside)
+    return {path.name: write_report(path, of_cascades).read_text() for path in (comparison, run, inside)}
+
+
+def of_cascades(run):
+    return [*early_exit.sections(run), *classification.sections(run)]
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])
