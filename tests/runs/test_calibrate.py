@@ -13,6 +13,7 @@ from dynavit import TrainConfig, train_run
 from dynavit.runs.calibrate import Exits, Goal, calibrate_run, judge_run, read_calibration, read_policy
 from dynavit.runs.directory import RunDirectory
 from dynavit.runs.subject import Subject
+from dynavit.tasks.early_exit import EarlyExit
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.digits import open_digits
 from dynavit.models.cascade.calibration import simulate
@@ -105,15 +106,11 @@ def test_thresholds_are_found_before_the_other_split_is_opened(copy, monkeypatch
 
 
 def test_images_are_never_augmented(copy, monkeypatch):
-    import dynavit.runs.calibrate as module
-
     asked = []
-    make_loader = module.make_loader
-    monkeypatch.setattr(
-        module, "make_loader", lambda *words, **options: asked.append(options) or make_loader(*words, **options)
-    )
+    loader = EarlyExit.loader
+    monkeypatch.setattr(EarlyExit, "loader", lambda task, data, split, how: asked.append(how) or loader(task, data, split, how))
     calibrate_run(copy, Goal(p=20), **CPU)
-    assert asked and not any(options["train"] or "augment" in options for options in asked)
+    assert asked and not any(how.train for how in asked)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Models: readable ones of our own, and thin entries for those of timm. Importing the room registers them, with timm too."""
+"""Readable models of our own, and thin entries for those of timm. Importing this package registers ours in timm too."""
 
 from ..common.torchvision_shim import ensure_torchvision
 

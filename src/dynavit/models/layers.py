@@ -3,7 +3,7 @@
 Axes:  b samples, t tokens, c channels, h heads, d = c / h channels of a head, n keys.
 
 Attention, MLP and norms are all called as `part(x, grid=..., mask=...)`, so that a block can hold any of them:
-`grid` is where the tokens lie (None if nobody needs it), `mask` (b, t) is True for real tokens.
+`grid` is the (rows, cols) of the tokens (None if no norm needs it), `mask` (b, t) is True for real tokens.
 """
 
 import math
@@ -103,7 +103,7 @@ def check_norm(name: str, sites: str = "both") -> None:
 
 
 def init_linears(model: nn.Module) -> None:
-    """Linears: truncated normal 0.02, zero bias. The inside of a norm is its own business; convolutions keep torch's init,
+    """Initialise linears: truncated normal 0.02, zero bias. Norms have initialised themselves; convolutions keep torch's init,
     as in timm and in the release.
     """
     for child in model.children():
@@ -117,7 +117,7 @@ def init_linears(model: nn.Module) -> None:
 
 
 def overwrite_position_as_released(model: nn.Module) -> None:
-    """The release's mistake: its models initialise every linear last, among them the projection that holds DTN's `position`."""
+    """Repeat a mistake of the release: its models initialise all linears last, also the one that holds DTN's `position`."""
     for module in model.modules():
         position = getattr(module, "position", None)
         if isinstance(module, Norm) and isinstance(position, nn.Parameter):
@@ -125,7 +125,7 @@ def overwrite_position_as_released(model: nn.Module) -> None:
 
 
 def drop_path_rates(rate: float, depth: int) -> list[float]:
-    """Stochastic depth: from 0 in the first block to `rate` in the last."""
+    """Stochastic depth of each block: from 0 in the first to `rate` in the last."""
     return [rate * i / max(depth - 1, 1) for i in range(depth)]
 
 

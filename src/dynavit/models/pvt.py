@@ -32,9 +32,10 @@ STAGES: tuple[int, ...] = (1, 2, 3, 4)
 
 
 class ReducedAttention(nn.Module):
-    """Every token asks, but only cells of reduction x reduction tokens answer. (b, t, c) on a grid -> (b, t, c).
+    """Attention of all tokens to cells of reduction x reduction tokens. (b, t, c) on a grid -> (b, t, c).
 
-    Rows and columns that do not fill a cell answer nothing, as with any strided convolution.
+    Each token has a query, each cell a key and a value. Rows and columns that do not fill a cell are left out, as by any
+    strided convolution.
     """
 
     def __init__(
@@ -82,14 +83,16 @@ class PyramidVisionTransformer(ImageClassifier):
     long; a grid of odd size loses its last row or column in the next stage. Positions are resized to the grid at hand.
 
     Args:
-        heads: (4, 4, 5, 8) is what the DTN release has, for every norm; the PVT paper has (1, 2, 5, 8).
+        heads: of each stage. The DTN release has (4, 4, 5, 8) with every norm, the PVT paper (1, 2, 5, 8).
         norm: name of the norm in the blocks of stages 1-3. All else (stage 4, after patch embedding and spatial reduction, at
             the end) is LayerNorm. "dtn" sees every token; "dtn_released" pools large grids as the release does.
         norm_options: options of that norm. Unless told otherwise LayerNorm in blocks has eps 1e-6.
         norm_sites: which norms of a block: before attention ("attn"), before the MLP ("mlp"), or "both".
         released_init: start DTN's `position` from a truncated normal, as released models do by mistake.
-        drop_rate: dropout before the classifier. The others: after positions, after projections and in the MLP, on attention
-            weights, of whole branches (growing linearly with depth).
+        drop_rate: dropout before the classifier.
+        pos_drop_rate, proj_drop_rate, attn_drop_rate: dropout after positions, after projections and in the MLP, and on
+            attention weights.
+        drop_path_rate: stochastic depth of the last block; it grows linearly with depth.
     """
 
     def __init__(
@@ -268,7 +271,7 @@ class PyramidVisionTransformer(ImageClassifier):
 
 
 def released_pool(grid: tuple[int, int], side: int = 14) -> int:
-    """Cells over which released DTN pools: grid // 14 on larger grids; where that does not divide the grid, the next smaller.
+    """Side of the cells over which released DTN pools: grid // 14 on larger grids, or the next smaller number that divides it.
 
     >>> [released_pool((n, n)) for n in (56, 28, 14, 7)]
     [4, 2, 1, 1]

@@ -28,7 +28,7 @@ MODELS: Registry[Entry] = Registry("model", entry_points="dynavit.models")
 
 _TIMM_NAMES: dict[str, str] = {}  # name -> one line about it
 
-# What timm.create_model adds to every call; nothing of it concerns a model without published weights.
+# Arguments that timm.create_model adds to every call; none concerns a model without published weights.
 _FROM_TIMM = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 _SOURCES = ("hf-hub:", "hf_hub:", "local-dir:")  # timm's prefixes for models from elsewhere
 _SWAP = ("norm", "norm_options", "where")

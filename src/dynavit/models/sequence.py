@@ -1,7 +1,7 @@
-"""Transformer encoder for sequences of token ids. Vaswani et al. 2017, arXiv 1706.03762, with the norms in front of the parts.
+"""Pre-norm transformer encoder for sequences of token ids. Vaswani et al. 2017, arXiv 1706.03762.
 
-Axes:  b samples, t tokens, c channels. A mask (b, t), True = a real token, reaches attention and every norm; what stands in
-padding changes nothing.
+Axes:  b samples, t tokens, c channels. A mask (b, t), True = a real token, reaches attention and every norm; the contents of
+padding change nothing.
 """
 
 from typing import Any, Literal

@@ -114,7 +114,7 @@ class TokenTransformer(nn.Module):
 def soft_split(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     """Overlapping patches, zero-padded: (b, c, height, width) -> (b, t, c * kernel * kernel), features (channel, row, column).
 
-    As F.unfold, but tokens come out as rows at once, where F.unfold leaves a slow transposition to whoever reads them.
+    As F.unfold, but with tokens as rows, which saves a slow transposition of its result.
     """
     patches = F.pad(x, (padding,) * 4).unfold(2, kernel, stride).unfold(3, kernel, stride)  # (b, c, rows, cols, kernel, kernel)
     return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
@@ -197,8 +197,10 @@ class T2TVisionTransformer(Trunk):
         norm_sites: which norms of a block: before attention ("attn"), before the MLP ("mlp"), or "both".
         released_init: start DTN's `position` from a truncated normal, as models of the DTN release do by mistake.
         token_drop_rate: dropout inside the performers.
-        drop_rate: dropout before the classifier. The others: after positions, after projections and in the MLP, on attention
-            weights, of whole branches (growing linearly with depth).
+        drop_rate: dropout before the classifier.
+        pos_drop_rate, proj_drop_rate, attn_drop_rate: dropout after positions, after projections and in the MLP, and on
+            attention weights.
+        drop_path_rate: stochastic depth of the last block; it grows linearly with depth.
     """
 
     def __init__(

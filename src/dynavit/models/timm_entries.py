@@ -1,7 +1,7 @@
 """Models of timm that are tested with our norms. `create_model` takes every other name of timm too, unlisted.
 
 LeViT has no LayerNorm to replace: each linear is followed by a BatchNorm that disappears into it at inference. Putting a token
-norm there is possible, `create_model("levit_128s", "dtn", where={"site": "linear_bn"})`, and gives that folding up.
+norm there is possible, `create_model("levit_128s", "dtn", where={"site": "linear_bn"})`; then there is nothing left to fold.
 """
 
 from .registry import register_timm_names

@@ -115,7 +115,7 @@ class Trunk(ImageClassifier):
                 nn.init.trunc_normal_(bare, std=0.02)
 
     def prefix_tokens(self, block: int) -> int:
-        """How many tokens stand in front of the patches inside this block."""
+        """The number of tokens in front of the patches inside this block."""
         return int(0 <= self.token_enters <= block)
 
     def forward_features(self, image: Tensor) -> Tensor:

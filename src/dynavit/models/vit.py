@@ -51,10 +51,11 @@ class VisionTransformer(Trunk):
         norm_blocks: how many blocks, from the first, carry `norm` (the paper's l^dtn); clipped to the depth.
         norm_sites: which norms of such a block: "both", or only the one before "attn" or "mlp".
         class_token: "late" enters after block `norm_blocks`, without a position of its own, and at the latest before the last
-            block, for it has to see the image. "start": there from the start. None, "none": the mean of patches is classified.
+            block, because it has to see the image. "start": there from the start. None, "none": the mean of patches is
+            classified.
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block.
-        released_init: overwrite DTN's positional init as the released models do, by mistake.
+        released_init: overwrite the start of DTN's `position` as the released models do, by mistake.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from ..bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from ..common.files import write_json, write_text
 from ..data.picture import data_uri
 from ..engine.progress import Progress
-from ..models.cascade.calibration import Array, Curve, Point, released_thresholds, scores, simulate, trade_off
+from ..models.cascade.calibration import Array, Point, ThresholdCurve, released_thresholds, scores, simulate, trade_off
 from ..models.cascade import Cascade
 from ..models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .directory import RunDirectory
@@ -220,7 +220,7 @@ class Exits:
         return tuple(exit_gmacs(self.cascade, batch[:1])), tuple(exit_milliseconds(self.cascade, batch))
 
 
-def _as_measured(curve: Curve, cascade: Cascade, images: Tensor, kind: ConfidenceKind, batch_size: int) -> Curve:
+def _as_measured(curve: ThresholdCurve, cascade: Cascade, images: Tensor, kind: ConfidenceKind, batch_size: int) -> ThresholdCurve:
     """The curve with the time that its thresholds really take. Batches shrink on the way, and a small one costs more per image
     than its share of a full one, which the sum of the exits' times does not know.
     """

@@ -49,7 +49,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenPlaces:
     """The tokens that positions belong to: `prefix` tokens in front, then patches on a grid."""
 
     grid: tuple[int, int]
@@ -168,20 +168,20 @@ def _resample_positions(model: nn.Module, own: State, source: Source, weights: S
     return notes
 
 
-def _layout(model: nn.Module, count: int) -> Layout | None:
+def _layout(model: nn.Module, count: int) -> TokenPlaces | None:
     """The model's grid that `count` positions belong to; None if it has no such."""
     grids = [getattr(getattr(model, "patch_embed", None), "grid_size", None), getattr(model, "grid_size", None)]
     grids += getattr(model, "grids", None) or []
-    layouts = [Layout((grid[0], grid[1]), count - math.prod(grid)) for grid in grids if grid is not None]
+    layouts = [TokenPlaces((grid[0], grid[1]), count - math.prod(grid)) for grid in grids if grid is not None]
     return next((layout for layout in layouts if 0 <= layout.prefix <= MOST_PREFIX_TOKENS), None)
 
 
-def _square(count: int) -> Layout | None:
+def _square(count: int) -> TokenPlaces | None:
     """A square grid, and the fewest tokens in front that leave one."""
     for prefix in range(min(count, MOST_PREFIX_TOKENS + 1)):
         side = math.isqrt(count - prefix)
         if side**2 == count - prefix:
-            return Layout((side, side), prefix)
+            return TokenPlaces((side, side), prefix)
     return None
 
 

@@ -124,6 +124,7 @@ def evaluation(top1: float, classes: list[str], per_class: int = 36) -> dict:
         "ece": 0.013,
         "per_class": [1 - w / per_class for w in wrong],
         "confusion": confusion,
+        "reliability": [{"samples": n * per_class, "confidence": top1, "accuracy": top1}],
         "throughput": {"images_per_second": 5120.0, "batch_size": 256},
         "classes": classes,
         "samples_shown": samples,

@@ -1,4 +1,4 @@
-"""What a page holds, for tests: its tags, and its text by the kind of element it stands in."""
+"""A page taken apart: its tags, and its text by the kind of element it stands in. And the blocks of a section."""
 
 from html.parser import HTMLParser
 

@@ -91,7 +91,7 @@ def test_a_metric_that_is_smaller_for_better_models(compared):
 def test_the_best_follows_the_direction(compared):
     comparison = compared(ANGLES, metrics=[Metric("score", "score")])
     assert best_setting(comparison).name in ("ln", "bn")
-    assert comparison_table(comparison)[0][3] == "difference to ln", "without a unit that nobody knows"
+    assert comparison_table(comparison)[0][3] == "difference to ln", "it has no unit"
     assert "Differences to ln are paired by seed" in table_notes(comparison)[1]
 
 

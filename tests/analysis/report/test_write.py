@@ -27,7 +27,7 @@ def comparison_page(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run_page(tmp_path_factory):
     notes = ("fell back to eager", "fell back to eager")
-    directory = make_run(tmp_path_factory.mktemp("report") / "r", norm="dtn", notes=notes, exits=2)
+    directory = make_run(tmp_path_factory.mktemp("report") / "r", notes=notes, exits=2)
     return write_report(directory, of_cascades).read_text()
 
 
@@ -91,7 +91,6 @@ def test_a_run_has_its_sections(run_page):
         "Training",
         "Early exit",
         "Mistakes and samples",
-        "λ per layer and head",
         "Notes",
     ]
     assert {"97.00", "99.80", "0.1100", "1.30", "360", "5,120"} <= set(outline.text["td"])
@@ -100,7 +99,7 @@ def test_a_run_has_its_sections(run_page):
     assert len([item for item in outline.all("li") if item.get("class") == "wrong"]) == 2 + 1
 
 
-def test_a_task_that_nobody_here_knows(angle_page):
+def test_a_task_that_the_package_does_not_know(angle_page):
     text = Outline(angle_page).text
     assert text["h2"] == ["What was run", "Results", "Training", "Cost", "Angles", "Notes"]
     assert "of rms-seed0" in text["p"], "the first seed of the setting with the smallest error"

@@ -156,7 +156,7 @@ def test_states_that_do_not_fit():
     _, last = cascade.step(first)
     with pytest.raises(ValueError, match="passed all 2 exits"):
         cascade.step(last)
-    with pytest.raises(ValueError, match="same exit can be joined; these wait for \\[0, 1\\]"):
+    with pytest.raises(ValueError, match="same exit can be joined; these wait for exit 1, exit 2"):
         ExitState.concatenate([begun, first])
     with pytest.raises(ValueError, match="none"):
         ExitState.concatenate([])

@@ -122,7 +122,7 @@ def test_a_policy_for_another_cascade_is_refused():
     with pytest.raises(ValueError, match="for 2 exits, the cascade has 3"):
         policy.check_fits(3)
     for exit in (-1, 2):
-        with pytest.raises(ValueError, match="knows exits 0 to 1"):
+        with pytest.raises(ValueError, match=f"no exit {exit + 1}: the policy knows exits 1 to 2"):
             policy.leaves(LOGITS, exit)
     with pytest.raises(ValueError, match="unknown confidence"):
         confidence(LOGITS, "luck")

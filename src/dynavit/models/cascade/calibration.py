@@ -1,10 +1,10 @@
-"""Thresholds for a cascade, from how sure its exits were of some labelled images and whether they were right.
+"""Thresholds for a cascade, found on labelled images from the confidence of each exit and whether it was right.
 
-Arrays everywhere: `conf` (exits, n) confidences, `correct` (exits, n) bool, `cost` (exits,) what an image costs that leaves at
+Arrays everywhere: `conf` (exits, n) confidences, `correct` (exits, n) bool, `cost` (exits,) the cost of an image that leaves at
 an exit, with all exits before, in any unit: GMACs, milliseconds.
 
-There are two ways. `released_thresholds` is that of the DVT release: a grid of exit shares. `trade_off` goes for accuracy and
-cost directly, and orders its answers: with more budget no image, seen or unseen, leaves earlier.
+There are two ways. `released_thresholds` is the DVT release's: a grid of exit shares. `trade_off` searches accuracy and cost
+directly, and orders its answers: with more budget no image, seen or unseen, leaves earlier.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ def scores(batches: Iterable[tuple[Sequence[Tensor], Tensor]], kind: str = "max_
 
 @dataclass(frozen=True)
 class Point:
-    """Thresholds (exits,) and what they give: accuracy, mean cost per image, shares (exits,) of the images at each exit."""
+    """Thresholds (exits,) and their result: accuracy, mean cost per image, shares (exits,) of the images at each exit."""
 
     thresholds: tuple[float, ...]
     accuracy: float
@@ -49,8 +49,8 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Many of them: thresholds (points, exits), accuracy (points,), cost (points,), shares (points, exits)."""
+class ThresholdCurve:
+    """Many points: thresholds (points, exits), accuracy (points,), cost (points,), shares (points, exits)."""
 
     thresholds: Array
     accuracy: Array
@@ -83,8 +83,8 @@ class Curve:
         return self[int(np.where(among, self.cost, np.inf).argmin())]
 
 
-def simulate(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike, thresholds: ArrayLike) -> Curve:
-    """What thresholds (points, exits) give on these images. The last exit answers for all that reach it."""
+def simulate(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike, thresholds: ArrayLike) -> ThresholdCurve:
+    """The result of thresholds (points, exits) on these images. The last exit answers for all that reach it."""
     conf, correct, cost = _checked(conf, correct, cost)
     thresholds = np.atleast_2d(thresholds)
     exits, n = conf.shape
@@ -99,15 +99,15 @@ def simulate(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike, thresholds: A
             right[point, k] = np.count_nonzero(leaving & correct[k])
             inside = inside & ~leaving
     shares = left / n
-    return Curve(thresholds, right.sum(1) / n, (shares * cost).sum(1), shares)
+    return ThresholdCurve(thresholds, right.sum(1) / n, (shares * cost).sum(1), shares)
 
 
 def released_thresholds(conf: ArrayLike, p_grid: Sequence[int] = range(1, 60)) -> Array:
     """The search of the DVT release: (len(p_grid), exits), in conf's precision.
 
-    With q = p / 20, a share q^k / (q + q^2 + ...) of all images shall leave at exit k. So its threshold is the confidence of
-    the last of that many among those still inside, surest first; equally sure ones leave too. Where the number is zero or
-    exceeds what is left, nobody leaves.
+    With q = p / 20, a share q^k / (q + q^2 + ...) of all images shall leave at exit k = 1, 2, ... So its threshold is the
+    confidence of the last of that many among those still inside, surest first; equally sure ones leave too. Where the number is
+    zero or exceeds what is left, nobody leaves.
     """
     conf = _numbers(conf)
     exits, n = conf.shape
@@ -124,12 +124,12 @@ def released_thresholds(conf: ArrayLike, p_grid: Sequence[int] = range(1, 60)) -
     return thresholds
 
 
-def trade_off(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike) -> Curve:
-    """From "everyone leaves at the first exit" to "everyone at the last": points along which no threshold ever falls.
+def trade_off(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike) -> ThresholdCurve:
+    """Points from "everyone leaves at the first exit" to "everyone at the last", along which no threshold ever falls.
 
     Put a price on cost: an image is worth [it is right] - price * cost. For one price the best thresholds follow by backward
-    induction, as in optimal stopping. At the last exit but one take the threshold with the largest sum of what the images are
-    worth that leave, and what the others will be worth at the last. Then, knowing what going on is worth, the exit before it;
+    induction, as in optimal stopping. At the last exit but one take the threshold with the largest sum of the worth of images
+    that leave, and of the worth that the others will have at the last. Then, knowing the worth of going on, the exit before it;
     and so on. As the price falls, going on pays for more images, so thresholds rise; where noise would let one fall, it stays.
     Between two prices all thresholds rise in step, in ranks of confidence.
 
@@ -139,7 +139,7 @@ def trade_off(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike) -> Curve:
     """
     conf, correct, cost = _checked(conf, correct, cost)
     exits = len(conf)
-    # Cut c of exit k lets leave whoever is not among the c lowest levels of confidence: images as sure as each other share one.
+    # With cut c, images leave an exit unless they are among its c lowest levels of confidence. Equally sure ones share a level.
     levels, level_of = zip(*(np.unique(row, return_inverse=True) for row in conf), strict=True)
     cuts = np.zeros((PRICES + 3, exits - 1), np.int64)
     cuts[-1] = [len(level) for level in levels[:-1]]
@@ -158,8 +158,8 @@ def trade_off(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike) -> Curve:
     thresholds = np.full((len(stops), exits), EVERYONE)
     for k in range(exits - 1):
         cut = np.interp(stops, travelled, cuts[:, k]).round().astype(np.int64)
-        # Halfway between two levels, so that rounding in another batch size moves no image across. There may be no number
-        # between them: then the upper one, for it leaves.
+        # Halfway between two levels, so that rounding in another batch size moves no image across. If there is no number in
+        # between, the upper one, since images at the threshold leave.
         lower, upper = levels[k][:-1], levels[k][1:]
         halfway = (lower + upper) / 2
         thresholds[:, k] = np.concatenate([[EVERYONE], np.where(halfway > lower, halfway, upper), [NOBODY]])[cut]
@@ -178,9 +178,7 @@ def _numbers(conf: ArrayLike) -> Array:
 def _checked(conf: ArrayLike, correct: ArrayLike, cost: ArrayLike) -> tuple[Array, Array, Array]:
     conf, correct, cost = _numbers(conf), np.asarray(correct), np.asarray(cost, np.float64)
     if correct.shape != conf.shape or correct.dtype != bool:
-        raise ValueError(
-            f"whether exits were right is bool, {conf.shape} like confidences; got {correct.dtype}, {correct.shape}"
-        )
+        raise ValueError(f"`correct` is bool, {conf.shape} like the confidences; got {correct.dtype}, {correct.shape}")
     if cost.shape != conf.shape[:1] or not (np.diff(cost, prepend=0) > 0).all():
         raise ValueError(f"{len(conf)} exits need as many costs, each with those before, so increasing; got {cost.tolist()}")
     return conf, correct, cost

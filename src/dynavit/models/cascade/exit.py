@@ -1,4 +1,4 @@
-"""One exit of a cascade: a whole classifier with its own tokens, which may reuse what another has found.
+"""One exit of a cascade: a whole classifier with its own tokens, which may reuse tokens and attention of the exit before.
 
 Axes:  b samples, t tokens (class token first, then row-major), s those of the exit before, c channels, h heads, l blocks.
 """
@@ -98,8 +98,8 @@ class Exit(nn.Module):
     def forward(
         self, images: Tensor, features: Tensor | None = None, relations: Tensor | None = None, *, keep_relations: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """features (b, s, c), relations (b, l * h, s, s) -> logits, this exit's own features (b, t, c), and its relations
-        (b, l * h, t, t) if they are kept.
+        """features (b, s, c) and relations (b, l * h, s, s) of the exit before -> logits, this exit's features (b, t, c), and
+        its relations (b, l * h, t, t) if they are kept.
         """
         x, grid = self.tokenizer(images)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype), x], 1) + self.pos_embed

@@ -1,9 +1,10 @@
 """Dynamic Vision Transformer. Wang et al., NeurIPS 2021, arXiv 2105.15075: few tokens first, more for images that need them.
 
-    image -> exit 0 (7x7 tokens) -> sure? -> exit 1 (10x10) -> sure? -> exit 2 (14x14)
+    image -> exit 1 (7x7 tokens) -> sure? -> exit 2 (10x10) -> sure? -> exit 3 (14x14)
 
-Every exit cuts the same image into its own tokens. From the second on, each block reuses the tokens that left the exit before,
-as some more channels before its MLP, and the attention logits of all its blocks, added to its own.
+Every exit cuts the same image into its own tokens. In the second and later exits each block reuses the last tokens of the exit
+before, as some more channels before its MLP, and the attention logits of all its blocks, added to its own.
+Exits are counted from 1; `cascade.exits`, the tuple of logits and `Predictions.exit` are indexed from 0 like any list.
 """
 
 from typing import Any
@@ -111,7 +112,7 @@ class Cascade(TimmModel):
             raise ValueError("Cascade.predict is for evaluation: call eval() first, or forward for training")
         policy.check_fits(len(self.exits))
         state = self.begin(images)
-        waiting: Tensor | None = None  # the images that the batch under way consists of; None: all
+        waiting: Tensor | None = None  # positions of the images in the present batch; None: all
         labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         confidence = torch.zeros(len(images), dtype=statistics_dtype(images.dtype), device=images.device)
         exits = torch.zeros_like(labels)

@@ -1,4 +1,4 @@
-"""When an image may leave a cascade: how sure an exit has to be, and what was known when that was decided."""
+"""The rule by which images leave a cascade: thresholds of confidence, with the costs and accuracies they were found by."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 from ...common.registry import nearest_match_error
 
 EVERYONE = -math.inf  # threshold at which every image leaves
-NOBODY = 1e8  # threshold at which none does: no confidence is above 1. The released number; JSON has no infinity.
+NOBODY = 1e8  # threshold at which none does, since no confidence is above 1. The release's number; JSON has no infinity.
 
 
 def max_softmax(logits: Tensor) -> Tensor:
@@ -58,15 +58,15 @@ class ExitPolicy:
     """Thresholds of a cascade's exits, coarse to fine. An image leaves at the first exit whose confidence is at least its own.
 
     Attributes:
-        thresholds: one per exit. The last is -inf, for someone has to answer (any negative number is taken for it).
+        thresholds: one per exit. The last is -inf, because the last exit always answers; any negative number is read as -inf.
         confidence_kind: "max_softmax", "margin" or "entropy".
         gmacs: cost of an image that leaves at each exit, with all exits before.
         milliseconds: the same, measured at `batch_size`, per image.
         accuracy: of each exit, if all images left there.
         shares: of the images, leaving at each exit.
         expected_accuracy: of the cascade with these thresholds.
-        found_on: where the last three numbers, and the thresholds, were found.
-        found_by: what was asked for, in words.
+        found_on: the images on which thresholds, accuracies and shares were found.
+        found_by: the goal that was asked for, in words.
     """
 
     thresholds: tuple[float, ...]
@@ -115,15 +115,15 @@ class ExitPolicy:
         return confidence(logits, self.confidence_kind)
 
     def leaves(self, logits: Tensor, exit: int) -> Tensor:
-        """(b, classes) of exit number `exit`, from 0 -> (b,) bool."""
+        """True for images that leave: logits (b, classes) of the exit with index `exit`, from 0 -> (b,) bool."""
         if not 0 <= exit < self.exits:
-            raise ValueError(f"there is no exit {exit}: the policy knows exits 0 to {self.exits - 1}")
+            raise ValueError(f"there is no exit {exit + 1}: the policy knows exits 1 to {self.exits}")
         if exit == self.exits - 1:  # also where the logits are NaN
             return torch.ones(len(logits), dtype=torch.bool, device=logits.device)
         return self.satisfied(self.confidence(logits), exit)
 
     def satisfied(self, confidence: Tensor, exit: int) -> Tensor:
-        """(b,) -> (b,) bool: whether an exit, not the last, may keep images of which it is this sure. NaN may not."""
+        """The same by confidence, for an exit that is not the last: (b,) -> (b,) bool. An image with NaN stays."""
         return confidence >= self.thresholds[exit]
 
     def expected_gmacs(self) -> float | None:

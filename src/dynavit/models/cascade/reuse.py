@@ -1,4 +1,4 @@
-"""What a later exit of a cascade makes of an earlier one: features and relations. Wang et al., NeurIPS 2021, arXiv 2105.15075.
+"""Features and relations of an earlier exit of a cascade, reused by a later one. Wang et al., NeurIPS 2021, arXiv 2105.15075.
 
 Axes:  b samples, n tokens of the earlier exit and m of this one (class token first), c channels, h heads, l blocks.
 """
@@ -17,7 +17,7 @@ CACHED = 2**17  # numbers in the hidden layer of `RelationReuse` that are worked
 
 
 class FeatureReuse(nn.Module):
-    """Few channels made of the tokens of the exit before. (b, n, c) -> (b, m, width); the class token's are 0."""
+    """A few channels made from the tokens of the exit before. (b, n, c) -> (b, m, width); the class token's are 0."""
 
     def __init__(self, dim: int, hidden: int, width: int, eps: float) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def _on_channels(layer: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def _pieces(relations: Tensor, axis: int) -> tuple[Tensor, ...]:
-    """Along an axis, so small that the hidden layer of one fits into a core's cache."""
+    """Pieces along an axis, so small that the hidden layer of one fits into a core's cache."""
     if relations.device.type != "cpu" or torch.compiler.is_compiling():
         return (relations,)
     hidden = 3 * relations.numel() // max(relations.shape[axis], 1)
@@ -71,7 +71,7 @@ def _pieces(relations: Tensor, axis: int) -> tuple[Tensor, ...]:
 
 
 class ReuseAttention(nn.Module):
-    """Multi-head self-attention with something added to its logits, which can be had. (b, m, c) -> (b, m, c)."""
+    """Multi-head self-attention with a bias on its logits, which can be returned. (b, m, c) -> (b, m, c)."""
 
     def __init__(self, dim: int, heads: int, *, qkv_bias: bool = False) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class ReuseBlock(nn.Module):
 
     `join_heads`: the tokens' channels and the reused ones are joined head by head, [x^1, f^1, x^2, f^2, ...], so that a norm
     with heads (DTN) keeps a token's channel with its head and shares the reused channels out evenly. With 1 they are joined
-    as [x, f], as released, which is all the same to a norm without heads.
+    as [x, f], as released, which makes no difference to a norm without heads.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Between two exits of a cascade: what a batch carries on, and what it has when it leaves."""
+"""A batch between two exits of a cascade, and the predictions of images that have left."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ExitState:
-    """A batch on its way: it has passed `exit` exits (so that is the number of the next one), and holds what that one reuses.
+    """A batch that waits for an exit, with what that exit reuses.
 
     `state[index]` are some of its samples in any order (a slice, a mask, or positions), `ExitState.concatenate` joins batches
     that wait for the same exit. Samples do not influence each other.
     """
 
-    exit: int
+    exit: int  # index of the exit it waits for, from 0; so many it has passed
     images: Tensor  # (b, in_chans, height, width)
     features: Tensor | None = None  # (b, 1 + n, c), tokens that left the exit before
     relations: Tensor | None = None  # (b, depth * heads, 1 + n, 1 + n), its attention logits
@@ -39,7 +39,8 @@ class ExitState:
         """One batch of all samples, in the order given."""
         exits = sorted({state.exit for state in states})
         if len(exits) != 1:
-            raise ValueError(f"only batches that wait for the same exit can be joined; these wait for {exits or 'none'}")
+            waiting = ", ".join(f"exit {exit + 1}" for exit in exits) or "none"
+            raise ValueError(f"only batches that wait for the same exit can be joined; these wait for {waiting}")
 
         def join(parts: list[Tensor | None]) -> Tensor | None:
             there = [part for part in parts if part is not None]
@@ -61,7 +62,7 @@ class Predictions:
 
     labels: Tensor  # (b,) the most probable class
     confidence: Tensor  # (b,) the policy's
-    exit: Tensor  # (b,) where it left, counted from 0
+    exit: Tensor  # (b,) index of the exit it left at, as in `cascade.exits`: 0 is exit 1
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -1,7 +1,7 @@
 """Checkpoints of the DVT release (arXiv 2105.15075): which cascade of ours they hold, and under which names.
 
-The release has three exits under fixed names, for images of 224 pixels. Model, classes and what is reused are read from keys
-and shapes.
+The release has three exits under fixed names, for images of 224 pixels. Model, number of classes and kind of reuse are read
+from keys and shapes.
 """
 
 import re
@@ -26,7 +26,7 @@ _KEYS = (
     (r"relation_reuse\.expand\.(.+)", r"relation_reuse_conv.0.\1"),
     (r"relation_reuse\.reduce\.(.+)", r"relation_reuse_conv.2.\1"),
 )
-# What a released file holds besides weights: cumulative GMACs and accuracies of the exits, and for each of 59 budgets its
+# Entries of a released file besides weights: cumulative GMACs and accuracies of the exits, and for each of 59 budgets its
 # thresholds, its GMACs and its accuracy.
 _NUMBERS = ("flops", "anytime_classification", "dynamic_threshold", "budgeted_batch_classification")
 

@@ -22,7 +22,7 @@ def titled(comparison, of_task=()):
 
 
 def painted(figure):
-    """What matplotlib is told: (label of the x axis, large dots)."""
+    """(label of the x axis, places of the large dots), as matplotlib is told."""
     from matplotlib.figure import Figure
 
     sheet = Figure()
@@ -67,7 +67,18 @@ def test_without_a_metric_there_is_the_loss_and_the_time(compared):
     found = titled(compared(metrics=[]))
     assert blocks(found["Results"], Figures) == []
     assert [figure.label for figure in blocks(found["Training"], Figures)[0].figures] == ["Validation loss over epochs"]
+    assert captions(found["Training"])[0].endswith("highest seed. The steep beginning may be cut off.")
     assert blocks(found["Cost"], Table)
+
+
+def test_the_speed_of_evaluation_has_a_column_if_it_was_measured(compared, tmp_path):
+    header = ["norm", "step, ms", "step / ln", "quartiles"]
+    (table,) = blocks(titled(compared(metrics=[ANGLE]))["Cost"], Table)
+    assert table.header == header and len(table.notes) == 1
+    measured = make_comparison(tmp_path / "measured", {"ln": [0.9, 0.8]})
+    (table,) = blocks(titled(read_comparison(measured))["Cost"], Table)
+    assert table.header == [*header, "evaluation, images/s"]
+    assert table.rows == [["ln", "12.3", "1.00×", "0.98–1.03", "5,120"]] and len(table.notes) == 2
 
 
 def test_without_validation_the_loss_of_training_is_shown(compared, tmp_path):

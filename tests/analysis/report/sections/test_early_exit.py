@@ -83,7 +83,7 @@ def test_the_gallery_goes_from_easy_to_hard(directory):
     assert [sample.right for sample in shown[2].samples] == [True] * 3 + [False]
 
 
-def test_an_exit_that_nobody_left_at_has_no_gallery(directory):
+def test_an_exit_without_images_has_no_gallery(directory):
     found = json.loads((directory / CALIBRATION).read_text())["gallery"]
     shown = blocks(section(directory, gallery=[found[0], [], found[2]]), Samples)
     assert len(shown) == 2 and "exit 3" in shown[1].caption

@@ -13,7 +13,7 @@ from dynavit.analysis.report.sections.robustness import robustness_comparison, r
 
 
 def robust(level, *, baseline=None, clean=0.1, corruptions=tuple(ALEXNET), severities=(1, 3, 5), samples=360, notes=()):
-    """What `evaluate_robust` writes: the error grows by `level` with each severity, and a little with each corruption."""
+    """As `evaluate_robust` writes it: the error grows by `level` with each severity, and a little with each corruption."""
     errors = {name: [clean + level * s + 0.001 * i for s in severities] for i, name in enumerate(corruptions)}
     images = {"data": "digits", "split": "test", "samples": samples, "table": "small"}
     found = summarise(errors, clean, baseline)
@@ -35,7 +35,7 @@ def store(run, result, kind="corruptions"):
 
 
 def words(section):
-    """What matplotlib is told to write into the only figure."""
+    """Words in the only figure, as matplotlib is told."""
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 

@@ -29,7 +29,7 @@ def mean_row(name: str, series: int, values: Sequence[float]) -> DotRow:
 
 
 def mean_rows_caption(rows: Sequence[DotRow]) -> str:
-    """How to read rows made by `mean_row`."""
+    """The first sentence of a caption for rows made by `mean_row`."""
     if any(row.interval for row in rows):
         return "Large dots are means, lines ± one standard error, small dots the single seeds."
     return "Each dot is a single seed."

@@ -6,7 +6,7 @@ from ..blocks import Figures, Samples, Section, Table, Text
 from ..figures.exits import reliability_figure, shares_figure
 from ..sections.early_exit import gallery_caption, threshold_text
 from ..words import percent, samples_of
-from .runs import Run, run_name
+from .runs import RunNumbers, run_name
 
 
 def exits(found: dict[str, Any]) -> Section:
@@ -25,7 +25,7 @@ def exits(found: dict[str, Any]) -> Section:
     return Section("Exits", [text, *map(_figures, runs), _table(runs), *galleries])
 
 
-def _figures(run: Run) -> Figures:
+def _figures(run: RunNumbers) -> Figures:
     name = run_name(run)
     shares = shares_figure(
         f"Share of images leaving at each exit, {name}",
@@ -42,7 +42,7 @@ def _figures(run: Run) -> Figures:
     return Figures([shares, reliability])
 
 
-def _table(runs: list[Run]) -> Table:
+def _table(runs: list[RunNumbers]) -> Table:
     rows = []
     for run in runs:
         columns = zip(run["thresholds"], run["shares"], run["accuracy"], strict=True)
@@ -53,7 +53,7 @@ def _table(runs: list[Run]) -> Table:
     return Table("Exits", header, rows, notes=[f"{run_name(run)}: {_thresholds(run)}." for run in runs])
 
 
-def _thresholds(run: Run) -> str:
+def _thresholds(run: RunNumbers) -> str:
     if run["calibrated"]:
         return "the thresholds of its calibration"
     return "thresholds that share these images out evenly, for it was not calibrated"

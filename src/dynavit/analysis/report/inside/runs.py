@@ -6,12 +6,12 @@ from typing import Any
 
 from ..figures.numbers import Numbers, numbers
 
-Run = dict[str, Any]
+RunNumbers = dict[str, Any]
 
 MOST_NAMED = 4
 
 
-def run_name(run: Run) -> str:
+def run_name(run: RunNumbers) -> str:
     """With its norm, if no part of the name tells it.
 
     >>> run_name({"name": "dtn-seed0", "norm": "dtn"}), run_name({"name": "main", "norm": "in"})
@@ -21,18 +21,18 @@ def run_name(run: Run) -> str:
     return run["name"] if not run["norm"] or norm in name else f"{run['name']} ({run['norm']})"
 
 
-def paths_of(runs: Sequence[Run]) -> list[str]:
+def paths_of(runs: Sequence[RunNumbers]) -> list[str]:
     """The layers of all runs, in the order of the models."""
     return list(dict.fromkeys(layer["path"] for run in runs for layer in run["layers"]))
 
 
-def values_of(run: Run, value: str, paths: Sequence[str]) -> Numbers:
+def values_of(run: RunNumbers, value: str, paths: Sequence[str]) -> Numbers:
     """One value of each layer, NaN for layers that the run does not have."""
     known = {layer["path"]: layer[value] for layer in run["layers"]}
     return numbers([known.get(path) for path in paths])
 
 
-def left_out(runs: Sequence[Run], what: str) -> list[str]:
+def left_out(runs: Sequence[RunNumbers], what: str) -> list[str]:
     """A sentence for each run of which an attention or a norm is missing.
 
     >>> left_out([{"name": "dtn", "norm": "dtn", "left_out": ["a.attn", "b.attn"]}, {"name": "ln", "norm": "ln"}], "attention")

@@ -9,7 +9,7 @@ SHOWN_PAIRS = 15
 
 
 def sections(run: Run) -> list[Section]:
-    """From the "confusion", "classes", "samples_shown" and "ece" of the final evaluation, as far as they are there."""
+    """From the "confusion", "classes", "samples_shown" and "reliability" of the final evaluation, as far as they are there."""
     found = run.final
     counts, classes = found.get("confusion") or [], [str(name) for name in found.get("classes") or []]
     classes = classes or [str(number) for number in range(len(counts))]
@@ -32,6 +32,6 @@ def sections(run: Run) -> list[Section]:
             "how many are shown was chosen and says nothing about the accuracy."
         )
         blocks.append(Samples(samples, caption))
-    if blocks and "ece" in found:
+    if found.get("reliability"):
         blocks.append(Text("The calibration error in the results is the mean distance between confidence and accuracy."))
     return [Section("Mistakes and samples", blocks)]

@@ -98,9 +98,9 @@ def cost_section(comparison: Comparison) -> Section:
     if not any(setting.cost for setting in comparison.settings):
         return Section("Cost")
     baseline = comparison.baseline.name if comparison.baseline else "the baseline"
-    header = [comparison_header(comparison)[0], "step, ms", f"step / {baseline}", "quartiles", "evaluation, images/s"]
-    rows = []
-    dots = []
+    speeds = {setting.name: throughput(setting, comparison.split) for setting in comparison.settings}
+    timed = any(speed is not None for speed in speeds.values())
+    rows, dots = [], []
     for setting in comparison.settings:
         cost, quartiles = setting.cost, setting.cost.get("step_ratio_quartiles")
         seconds, ratio = cost.get("step_seconds"), cost.get("step_ratio")
@@ -110,15 +110,16 @@ def cost_section(comparison: Comparison) -> Section:
                 number_text(None if seconds is None else 1000 * seconds, ".1f"),
                 number_text(ratio, ".2f", "×"),
                 f"{quartiles[0]:.2f}–{quartiles[1]:.2f}" if quartiles else NOTHING,
-                number_text(throughput(setting, comparison.split), ",.0f"),
+                *([number_text(speeds[setting.name], ",.0f")] if timed else []),
             ]
         )
         if ratio is not None:
             dots.append(DotRow(setting.name, comparison.series(setting), ratio, tuple(quartiles) if quartiles else None))
-    notes = [
-        "Times were measured on the machine above; the quartiles are those of the repeated ratios.",
-        "Evaluation speed is the mean over the finished runs; runs at the same time slow each other down.",
-    ]
+    header = [comparison_header(comparison)[0], "step, ms", f"step / {baseline}", "quartiles"]
+    notes = ["Times were measured on the machine above; the quartiles are those of the repeated ratios."]
+    if timed:
+        header.append("evaluation, images/s")
+        notes.append("Evaluation speed is the mean over the finished runs; runs at the same time slow each other down.")
     blocks: list[Block] = [Table("Cost of each setting", header, rows, notes=notes)]
     figure = dots_figure(
         f"Time of a training step relative to {baseline}",

@@ -10,7 +10,7 @@ from ..figures.canvas import for_page
 from ..read import Inside
 from ..words import split_name
 
-# Everything that our figures are made of; more would be somebody else's, and might run or fetch something.
+# Elements of our figures. A file with others was not drawn by us, and might run or fetch something.
 ELEMENTS = {"svg", "rect", "defs", "style", "g", "path", "text", "tspan", "use", "image", "clipPath"}
 
 MOST_ROWS = 12  # of a table beside figures: a longer one is folded away

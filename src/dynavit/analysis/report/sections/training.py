@@ -51,10 +51,11 @@ def comparison_training(comparison: Comparison) -> Section:
         bands = any(curve.low != curve.high for _, curve in curves)
         several = "Lines are means over seeds, bands reach from the lowest to the highest seed."
         lines = several if bands else "Each line is a single seed."
+        reading = f"{direction(metric)}; {CUT_OFF}" if comparison.main_metric else CUT_OFF.capitalize()
         figures.append(
             curves_figure(
                 f"{where.capitalize()} {metric.label} over epochs",
-                f"{lines} {direction(metric)}; {CUT_OFF}.",
+                f"{lines} {reading}.",
                 f"{where} {metric.heading}",
                 curves,
                 metric.factor,
