@@ -123,8 +123,8 @@ def _pretrained(name: str) -> nn.Module:
     except Exception as error:  # timm, its hub and the network raise all kinds
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and keeps "
-            "them in its cache"
+            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and "
+            "keeps them in its cache"
         ) from error
 
 
