@@ -7,11 +7,10 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from dynavit.runs.evaluate import evaluate_run
-from dynavit.runs.fold import fold_run
-
 from dynavit.common.files import write_json
 from dynavit.norms.factory import folds
+from dynavit.runs.evaluate import evaluate_run
+from dynavit.runs.fold import fold_run
 from dynavit.runs.model_files import ModelCard
 
 

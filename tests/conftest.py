@@ -1,6 +1,7 @@
 """Shared fixtures, and the rule about skipped tests in CI."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,20 @@ def shared_golden() -> Path:
     if not golden.is_dir():
         pytest.skip(f"{ALLOWED}/golden, which is not part of the repository")
     return golden
+
+
+@pytest.fixture
+def no_guest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guests of a test are forgotten after it, and those of other tests before it."""
+    import dynavit.data.open
+    import dynavit.models
+    import dynavit.tasks.table  # noqa: F401  all registries are there now, and timm is imported
+    from dynavit.common import plugins, registry
+
+    for table in registry.REGISTRIES.values():
+        things = {name: thing for name, thing in table._things.items() if name not in table._guests}
+        monkeypatch.setattr(table, "_things", things)
+        monkeypatch.setattr(table, "_guests", {})
+    monkeypatch.setattr(plugins, "_files", {})
+    timms = sys.modules["timm.models._registry"]
+    monkeypatch.setattr(timms, "_model_entrypoints", dict(timms._model_entrypoints))

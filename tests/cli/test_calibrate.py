@@ -143,8 +143,8 @@ def test_eval_names_every_exit(run, copy):
     assert code == 0
     found = json.loads((copy / "eval" / "test.json").read_text())
     assert found["top1"] == found["exit2_top1"] != found["exit1_top1"]
-    assert ["exit1,", "top-1", f"{found['exit1_top1']:.2%}"] in rows(told)
-    assert ["exit2,", "top-1", f"{found['exit2_top1']:.2%}"] in rows(told)
+    assert ["exit", "1,", "top-1", f"{found['exit1_top1']:.2%}"] in rows(told)
+    assert ["exit", "2,", "top-1", f"{found['exit2_top1']:.2%}"] in rows(told)
 
 
 def test_a_finished_run_can_be_asked_to_go_on_after_calibration(run, copy):

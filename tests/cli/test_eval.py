@@ -11,6 +11,7 @@ import dynavit
 from data.image_files import write_folder, write_image
 from dynavit.data.config import DataConfig
 from dynavit.data.digits import open_digits
+from dynavit.runs.subject import Subject
 
 
 @pytest.fixture
@@ -159,10 +160,14 @@ def test_a_directory_without_images(run, trained, tmp_path):
     assert "there is no image in this directory" in problem
 
 
-def test_predict_without_images(run, trained):
-    code, _, problem = run("predict", trained)
-    assert code == 2
-    assert "images" in problem and problem.count("\n") == 1
+def test_predict_without_files_takes_images_of_the_data_set(run, trained):
+    code, told, _ = run("predict", trained, "--split", "val", "--limit", "3", "--json")
+    answers = json.loads(told)
+    assert code == 0 and [answer["image"] for answer in answers] == ["digits val 0", "digits val 48", "digits val 96"]
+    direct = dynavit.load(trained)
+    few, _ = Subject(run=trained).open().limited("val", 3)
+    for answer, (batch,) in zip(answers, few.loader("val", 1).epoch(), strict=True):
+        assert answer["label"] == str(int(direct(batch.inputs).argmax()))
 
 
 # ---- report

@@ -13,9 +13,10 @@ from dynavit.cli.parse import _option_types, first_line
 
 # Options of a run, by group; "" are those without a dot.
 RUN = {
-    "": "model norm data data_dir epochs batch_size lr seed init_from model_options norm_options exit_weights"
+    "": "model norm data data_dir epochs batch_size lr seed init_from model_options norm_options task task_options"
     " loading augment optim ema engine",
-    "loading": "download strict image_size val_fraction split_seed limit workers train_root train_list val_root val_list",
+    "loading": "download strict image_size val_fraction split_seed limit workers train_root train_list val_root val_list"
+    " options",
     "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
     "optim": "algorithm momentum backbone_lr weight_decay betas eps warmup_epochs min_lr clip accumulate layer_decay",
     "ema": "decay warmup",
@@ -31,23 +32,29 @@ def functions():
         yield from ((f"{name} {member}".strip(), function) for member, function in members)
 
 
+WHICH = {"checkpoint", "weights", "data", "data_dir", "device", "strict"}  # of every command that asks a run
+
+
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
         "train": OF_A_RUN | {"out", "resume", "overwrite", "quiet"},
-        "eval": {"run", "split", "data", "data_dir", "checkpoint", "weights", "batch_size", "device", "strict", "json"}
-        | {"robust", "baseline", "corruptions", "severities", "limit", "exact", "processes"}
-        | {"imagenet_c", "imagenet_r", "imagenet_a"},
+        "eval": WHICH | {"run", "split", "batch_size", "json"},
+        "robust": WHICH
+        | {"runs", "split", "baseline", "corruptions", "severities", "limit", "seed", "exact", "processes", "batch_size"}
+        | {"imagenet_c", "imagenet_r", "imagenet_a", "json"},
         "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
         "report": {"directory"},
-        "analyze": {"runs", "data", "data_dir", "split", "images", "shown", "layers", "token", "out", "checkpoint", "weights"}
-        | {"device"},
-        "predict": {"run", "images", "top", "checkpoint", "device", "int8", "json", "out"},
-        "calibrate": {"run", "mode", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "data", "data_dir"}
-        | {"confidence", "batch_size", "device"},
-        "fold": {"run", "out", "checkpoint", "weights", "recalibrate", "overwrite"},
-        "export": {"run", "format", "fold", "int8", "out", "checkpoint", "weights", "overwrite"},
+        "analyze": WHICH | {"runs", "split", "images", "shown", "layers", "token", "out"},
+        "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "json", "out"},
+        "calibrate search": WHICH
+        | {"run", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "confidence", "batch_size"},
+        "calibrate judge": WHICH | {"run", "split", "batch_size"},
+        "calibrate show": {"run"},
+        "fold": WHICH | {"run", "out", "recalibrate", "grid", "overwrite"},
+        "export": WHICH | {"run", "format", "fold", "int8", "out", "overwrite"},
         "list norms": {"json"},
         "list models": {"pattern", "json"},
+        "list tasks": {"json"},
         "list data": {"json"},
         "list recipes": {"json"},
         "bench norms": {"norms", "shapes", "repeats", "sweep", "threads", "out"},
@@ -89,8 +96,9 @@ def test_every_example_is_a_command_with_options_that_exist(monkeypatch, tmp_pat
             monkeypatch.setitem(COMMANDS, name, recorders[name])
             continue
         members = {member: recorders[f"{name} {member}"] for member in command.members}
-        monkeypatch.setitem(COMMANDS, name, Group(command.about, command.noun, members))
+        monkeypatch.setitem(COMMANDS, name, Group(command.about, command.noun, members, command.default))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_norm.py").touch()
     (tmp_path / "bench.yaml").write_text("repeats: 7\nsweep: false\n")
     # the command, up to the gap before its explanation or the redirection
     examples = [
@@ -114,9 +122,9 @@ def test_version(run):
     ("words", "message"),
     [
         (["lst"], "unknown command 'lst'. Did you mean 'list'? Known: " + ", ".join(sorted(COMMANDS))),
-        (["list", "nroms"], "unknown thing to list 'nroms'. Did you mean 'norms'? Known: data, models, norms, recipes"),
+        (["list", "nroms"], "unknown thing to list 'nroms'. Did you mean 'norms'? Known: data, models, norms, recipes, tasks"),
         (["bench", "norm"], "unknown benchmark 'norm'. Did you mean 'norms'? Known: loop, models, norms"),
-        (["list"], "'dynavit list' needs a thing to list: norms, models, data, recipes"),
+        (["list"], "'dynavit list' needs a thing to list: norms, models, tasks, data, recipes"),
         (["bench", "--repeats", "3"], "'dynavit bench' needs a benchmark: norms, models, loop"),
         (["--repeats", "3"], "the command comes first, got '--repeats'. Commands: " + ", ".join(COMMANDS)),
     ],

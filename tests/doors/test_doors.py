@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 import dynavit
 from dynavit.common.plugins import load_plugin
 
+pytestmark = pytest.mark.usefixtures("no_guest_stays")
+
 HERE = Path(__file__).parent
 NORM = Path(__file__).parents[2] / "examples" / "my_norm.py"
 TASK, DATA = HERE / "rotation.py", HERE / "stripes.py"

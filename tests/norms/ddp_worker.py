@@ -1,4 +1,4 @@
-"""One of the processes of test_ddp.py: `python ddp_worker.py rank world directory`. Rank -1 is the lone process.
+"""One of the processes of test_ddp.py: `python ddp_worker.py rank world directory`.
 
 A file of its own, started as a program, so that the processes neither inherit pytest's state nor need to import a test.
 """
@@ -15,10 +15,10 @@ from dynavit.norms.factory import norm_class_of
 from dynavit.norms.statistics.smoothed import SmoothedNorm
 
 NAMES = [name for name in list_norms() if issubclass(norm_class_of(name), SmoothedNorm)]
-# So that a few steps show more than a beginning.
+# A few steps have to show more than the warm-up.
 OPTIONS = {"power": {"warmup": 2}, "un": {"warmup": 2, "window": 2}, "minmax": {"extrema": "batch"}}
 DIM, STEPS = 8, 3
-SHARES = ([0, 1, 2], [3, 4])  # whose sample: the processes hold unequal numbers of samples, and of tokens
+SHARES = ([0, 1, 2], [3, 4])  # samples of each process: unequal numbers of samples, and of tokens
 
 
 class Branches(nn.Module):
@@ -66,13 +66,10 @@ def train(share: list[int], parallel: bool) -> dict[str, Tensor]:
 def main() -> None:
     rank, world, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
-    if rank < 0:
-        found = train([sample for share in SHARES for sample in share], parallel=False)
-    else:
-        meeting_point = (directory / "meeting_point").as_uri()
-        dist.init_process_group("gloo", init_method=meeting_point, rank=rank, world_size=world)
-        found = train(SHARES[rank], parallel=True)
-        dist.destroy_process_group()
+    meeting_point = (directory / "meeting_point").as_uri()
+    dist.init_process_group("gloo", init_method=meeting_point, rank=rank, world_size=world)
+    found = train(SHARES[rank], parallel=True)
+    dist.destroy_process_group()
     torch.save(found, directory / f"{rank}.pt")
 
 

@@ -1,9 +1,10 @@
-"""What every registered norm promises; the registry writes the list.
+"""Promises of every norm in the registry.
 
 dim 32, 4 heads, 16 tokens (a 4 x 4 grid) unless a test says otherwise.
 """
 
 import copy
+import re
 
 import pytest
 import torch
@@ -413,10 +414,14 @@ def test_says_in_one_line_what_it_is(name):
 @all_norms
 def test_bad_input_is_named(name):
     norm = make(name)
-    with pytest.raises(ValueError, match=r"\(16, 32\).*\(batch, tokens, channels\)"):
-        norm(tokens()[0])
-    with pytest.raises(ValueError, match="got 31 channels.*built for 32"):
+    for shape in [(32,), (16, 32), (1, 1, 4, 4, 32)]:
+        takes = r"it takes \(batch, tokens, channels\) or \(batch, rows, cols, channels\)"
+        with pytest.raises(ValueError, match=rf"shape {re.escape(str(shape))}; {takes}"):
+            norm(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"got 31 channels \(input \(3, 16, 31\)\), was built for 32, channels last"):
         norm(tokens()[..., :31])
+    with pytest.raises(ValueError, match=r"got numbers of type torch\.int64"):  # they would come back truncated
+        norm(tokens().long())
     with pytest.raises(ValueError, match=r"\(4, 4\) grid.*\(2, 8\)"):
         norm(tokens().unflatten(1, (4, 4)), grid=(2, 8))
     with pytest.raises(ValueError, match="boolean"):

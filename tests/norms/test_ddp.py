@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from norms.ddp_worker import NAMES
+from norms.ddp_worker import NAMES, SHARES, train
 
 WORKER = Path(__file__).with_name("ddp_worker.py")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict[int, dict[str, torch.Tensor]]:
-    """What each process saw: ranks 0 and 1, and -1 for the lone process."""
+    """Results of each process, ranks 0 and 1, and of a lone one (-1), for which this process stands."""
     directory = tmp_path_factory.mktemp("ddp")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    ranks = (0, 1, -1)
     processes = [
         subprocess.Popen(
             [sys.executable, str(WORKER), str(rank), "2", str(directory)],
@@ -27,7 +26,7 @@ def found(tmp_path_factory) -> dict[int, dict[str, torch.Tensor]]:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank in ranks
+        for rank in (0, 1)
     ]
     try:
         for process in processes:
@@ -37,7 +36,8 @@ def found(tmp_path_factory) -> dict[int, dict[str, torch.Tensor]]:
         for process in processes:  # one that waits for a dead partner would wait for ever
             process.kill()
             process.wait()
-    return {rank: torch.load(directory / f"{rank}.pt", weights_only=True) for rank in ranks}
+    alone = train([sample for share in SHARES for sample in share], parallel=False)
+    return {-1: alone} | {rank: torch.load(directory / f"{rank}.pt", weights_only=True) for rank in (0, 1)}
 
 
 def close(a, b) -> None:

@@ -56,6 +56,14 @@ def test_band_equals_the_equations(way, length):
     assert_close(run(norm, x), expect(norm, x, (length,), radius=8), EXACT)
 
 
+@pytest.mark.parametrize("length", [15, 16, 17, 20, 24])
+def test_the_last_full_window_ends_with_the_sequence(way, length):
+    """Weights at -3..4, the largest at 4, so that the last row with all of them looks most at the last token."""
+    norm = sequence_layer([[0.0, 5.8]], 4, 1, kernel="band", radius=4, **way)
+    x = tokens(2, length, 4)
+    assert_close(run(norm, x), expect(norm, x, (length,), radius=4), EXACT)
+
+
 @pytest.mark.parametrize(("length", "radius"), [(255, None), (256, None), (257, 16), (600, 16)])
 def test_the_choice_is_made_by_length(way, length, radius):
     """Dense up to 256 tokens, a band of radius 16 beyond; known from the shape alone."""
@@ -162,7 +170,7 @@ def test_threads_of_the_c_kernel_with_padding(threads):
 
 @pytest.mark.parametrize("total", [15, 16, 17, 31])
 def test_padding_on_sequences_about_as_long_as_the_band(way, total):
-    """Where the two border slices touch or overlap."""
+    """The two border slices touch or overlap."""
     norm = sequence_layer(EVERY_KIND, 18, 9, kernel="band", radius=RADIUS, **way)
     real = [1, total // 2, total - 1, total]
     x, valid = tokens(4, total, 18), padded(4, total, real)
@@ -245,8 +253,8 @@ def test_a_hole_where_the_weights_are(way, dtype, tolerance):
 
 
 def test_holes_with_any_kernel_in_a_band(way):
-    """Rows whose weight on real tokens is above 1e-15 are exact; rows that have lost sight of all of them (below 1e-30) take
-    LayerNorm's statistics; nothing is NaN."""
+    """Rows whose weight on real tokens is above 1e-15 are exact; rows that see none of them (below 1e-30) take LayerNorm's
+    statistics; nothing is NaN."""
     norm = sequence_layer(EVERY_KIND, 18, 9, kernel="band", radius=RADIUS, **way)
     x, valid = tokens(3, 100, 18), holes(3, 100, 0.5)
     found = run(norm, x, mask=valid)
@@ -307,8 +315,13 @@ def test_trunc_normal_start_is_near_uniform(length):
         reach = length if length <= 256 else min(token, 16) + 17
         spread = (-(P * P.clamp_min(1e-300).log()).sum(-1)).exp() / reach  # share of the tokens that count
         assert P.max() < 0.2 and spread.mean() > 0.5 and spread.min() > 0.05
-    unscaled = oracle.positional(0.02 * torch.randn(24, 2, dtype=torch.float64), (256,))[0, :, 0]
-    assert (unscaled.amax(-1) > 0.8).double().mean() > 0.3, "what it is scaled for"
+
+
+def test_trunc_normal_start_without_its_scaling():
+    """The case it is scaled for: the first of 256 tokens would look at one token alone."""
+    position = 0.02 * torch.randn(100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    unscaled = oracle.positional(position, (256,))[0, :, 0]
+    assert (unscaled.amax(-1) > 0.8).double().mean() > 0.3
 
 
 def test_logs_say_where_heads_look_and_what_the_band_cuts():

@@ -1,4 +1,4 @@
-"""Where heads look before training: Eqn 7, a^h = [−1, 2 D_1, 2 D_2], for every number of heads."""
+"""Start of the positions: Eqn 7, a^h = [−1, 2 D_1, 2 D_2], for every number of heads."""
 
 import math
 from itertools import pairwise, product
@@ -80,7 +80,7 @@ def test_the_largest_weight_lies_at_the_offset(heads):
 
 @pytest.mark.parametrize(("offsets", "largest"), [("centred", 4), ("integer", 1)])
 def test_even_windows_have_four_equal_maxima_or_one(offsets, largest):
-    """The choice that the option names, for H = 4."""
+    """The two values of `offsets`, for H = 4."""
     P = DynamicTokenNorm(4, heads=4, offsets=offsets).positional_weights((9, 9), 40)
     assert all(int((weights > weights.max() - 1e-9).sum()) == largest for weights in P)
     if offsets == "centred":

@@ -1,4 +1,4 @@
-"""What DTN never builds, and what it keeps for the backward pass."""
+"""Memory of DTN: no matrix over pairs of tokens, and only the input kept for the backward pass."""
 
 import pytest
 import torch

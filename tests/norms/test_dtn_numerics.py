@@ -158,12 +158,18 @@ def test_torch_kernels(n, radius):
 
 
 @pytest.mark.parametrize("pairs", LONG_PAIRS.split(1), ids=lambda pairs: str(pairs[0].tolist()))
-def test_torch_kernels_on_a_long_axis(pairs):
-    """2000 tokens: scores reach 4e6, of which float64 keeps nine digits after the point."""
+def test_dense_kernels_of_2000_tokens(pairs):
+    """Scores reach 4e6, of which float64 keeps nine digits after the point. All weights of the torch version; of the C
+    kernel's, the columns at both ends, beside them, and in the middle."""
+    exact = exact_kernels(pairs, LONG)
     kernel = axis_kernel(*pairs.unbind(1), LONG, cut=kernel_cut(SINGLE))
-    assert (kernel - exact_kernels(pairs, LONG)).abs().max() <= 1e-8
+    assert (kernel - exact).abs().max() <= 1e-8
     assert (kernel.sum(-1) - 1).abs().max() <= 1e-12
     assert not subnormal(kernel.to(SINGLE)).any()
+    sources = [0, 1, 999, 1998, 1999]
+    for dtype, tolerance in ((torch.float64, 1e-9), (SINGLE, 5e-7)):
+        found = columns(pairs, LONG, sources, dtype, kernel="dense")
+        assert (found - exact[:, :, sources]).abs().max() <= tolerance
 
 
 def subnormal(x: Tensor) -> Tensor:
@@ -210,15 +216,6 @@ def test_kernels_that_the_layer_uses(way, n, dtype, tolerance):
     found = columns(PAIRS, n, list(range(n)), dtype, kernel="dense", **way)
     assert (found - exact_kernels(PAIRS, n)).abs().max() <= tolerance
     assert (found.sum(-1) - 1).abs().max() <= tolerance * n
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 5e-7)], ids=["double", "single"])
-def test_dense_kernels_of_2000_tokens(dtype, tolerance):
-    """The C kernel, (2000, 2000) weights: chosen columns (both ends, their neighbours, the middle)."""
-    sources = [0, 1, 999, 1998, 1999]
-    found = columns(LONG_PAIRS, LONG, sources, dtype, kernel="dense")
-    for pair, weights in zip(LONG_PAIRS, found, strict=True):
-        assert (weights - exact_kernels(pair[None], LONG)[0, :, sources]).abs().max() <= tolerance
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 5e-7)], ids=["double", "single"])

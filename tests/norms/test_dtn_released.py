@@ -1,7 +1,6 @@
 """`dtn_released` computes what the authors' code computes: the numbers of `golden/dtn`, and section 1.1 written out."""
 
 import json
-import zlib
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from dynavit.norms import ReleasedDynamicTokenNorm, create_norm
 from norms import dtn_oracle as oracle
 from norms.dtn_cases import Result, assert_close, cotangent, error, run, scatter, tokens
+from norms.test_goldens import normals
 
 EXACT = 1e-11
 
@@ -148,12 +148,6 @@ RELEASED_NAMES = {"mean_logit": "mean_norm_weight", "var_logit": "var_norm_weigh
 GOLDEN = 1e-12
 
 
-def normals(name: str, *shape: int) -> Tensor:
-    """Standard normal numbers that only depend on their name."""
-    generator = np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))
-    return torch.from_numpy(generator.standard_normal(shape))
-
-
 def our_position(columns: Tensor) -> Tensor:
     """Released columns (w0, w1, w2) of dx, dy, d² = target − source, as [d², dx, dy] of source − target."""
     w0, w1, w2 = columns.unbind(-1)
@@ -223,7 +217,7 @@ def test_goldens(way, case, shared_golden):
 
 @pytest.mark.parametrize("case", CASES)
 def test_goldens_of_the_oracle(case, shared_golden):
-    """The oracle that the tests above lean on gives the released numbers too."""
+    """The oracle of the tests above gives the released numbers too."""
     norm, golden, meta = load(case, shared_golden)
     x, noise = golden_call(case, meta)
     x.requires_grad_()

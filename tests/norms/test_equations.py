@@ -26,7 +26,7 @@ def variance_of(values: list[float], correction: int = 0) -> float:
     return math.fsum([(value - mean) ** 2 for value in values]) / max(len(values) - correction, 1)
 
 
-# What a token's neighbourhood is: the values that (sample b, token t, channel c) is normalised with.
+# A token's neighbourhood: the values that (sample b, token t, channel c) is normalised with.
 def channels_of_token(batch, b, t, c):
     return batch[b][t].tolist()
 

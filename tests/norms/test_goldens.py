@@ -1,4 +1,4 @@
-"""Numbers produced by running released code; how they were made is told beside them, in `golden/*/README.md`."""
+"""Numbers produced by running released code; `golden/*/README.md` says how they were made."""
 
 import json
 import math

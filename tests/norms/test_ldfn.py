@@ -1,4 +1,4 @@
-"""What `ldfn` adds to feature normalisation: the mixture, the road from LayerNorm, and what it tells."""
+"""Additions of `ldfn` to feature normalisation: the mixture, the way from LayerNorm, and its logs."""
 
 import copy
 import math
@@ -216,7 +216,7 @@ def test_tokens_of_equal_length_leave_nothing_unexplained():
     assert norm.scalars()["unexplained"] == pytest.approx(0, abs=1e-9)
 
 
-def test_what_it_tells():
+def test_logs():
     norm = create_norm("ldfn", DIM, heads=HEADS)
     found = norm.scalars()
     names = ["centre_zscore", "centre_minmax", "centre_moved", "scale_zscore", "scale_minmax", "scale_moved"]

@@ -1,4 +1,4 @@
-"""The C kernel is built at first use, kept in a cache, and missed by no one where it cannot be built."""
+"""The C kernel is built at first use and kept in a cache; where it cannot be built, torch does the work."""
 
 import os
 import subprocess
@@ -20,9 +20,9 @@ def unloaded(monkeypatch, tmp_path):
     monkeypatch.setenv("DYNAVIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("DYNAVIT_NATIVE", raising=False)
     monkeypatch.delenv("CC", raising=False)
-    build.load_native.cache_clear()
+    build.load_kernel.cache_clear()
     yield tmp_path / "cache"
-    build.load_native.cache_clear()
+    build.load_kernel.cache_clear()
 
 
 def check_layer() -> list[str]:
@@ -43,42 +43,42 @@ def test_a_failing_compiler_warns_once_and_torch_does_the_work(unloaded, monkeyp
     """One RuntimeWarning that names the compiler and the file; right numbers; nothing half made stays behind."""
     monkeypatch.setenv("CC", "false")
     (message,) = check_layer()
-    assert "torch does the work" in message and "false could not build dtn.c" in message
+    assert "torch does the work" in message and "false could not build DTN's C kernel" in message
     assert not op.native_kernel_available()
     assert list(unloaded.iterdir()) == []
 
 
 def test_the_compilers_own_words_are_shown(unloaded, monkeypatch, tmp_path):
-    """What it wrote to stderr is what a user needs."""
+    """The warning holds the end of its stderr, which is what a user needs."""
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\necho 'dtn.c:1: no such instruction' >&2\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
     with pytest.warns(RuntimeWarning, match="dtn.c:1: no such instruction"):
-        assert build.load_native("dtn") is None
+        assert build.load_kernel() is None
 
 
 def test_no_compiler_at_all(unloaded, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.warns(RuntimeWarning, match=r"no C compiler \(gcc, cc or clang\) was found"):
-        assert build.load_native("dtn") is None
+        assert build.load_kernel() is None
 
 
 def test_a_compiler_that_does_not_exist(unloaded, monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.warns(RuntimeWarning, match="no-such-compiler could not build"):
-        assert build.load_native("dtn") is None
+        assert build.load_kernel() is None
 
 
 def test_a_cache_that_cannot_be_written(unloaded, monkeypatch):
     """A file in the place of the folder."""
     unloaded.write_text("")
     with pytest.warns(RuntimeWarning, match="could not build"):
-        assert build.load_native("dtn") is None
+        assert build.load_kernel() is None
 
 
 def test_a_user_without_a_home(unloaded, monkeypatch):
-    """Containers run under numbers that no one gave a home; that is no reason to fail."""
+    """Containers run under user ids without a home directory; that is no reason to fail."""
 
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -87,12 +87,12 @@ def test_a_user_without_a_home(unloaded, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(build.Path, "home", homeless)
     with pytest.warns(RuntimeWarning, match="home directory"):
-        assert build.load_native("dtn") is None
+        assert build.load_kernel() is None
 
 
 def test_a_damaged_library_is_refused_not_run(unloaded, monkeypatch):
-    """What lies in the cache but is no library: a warning, and torch does the work."""
-    monkeypatch.setattr(build, "_compiled", lambda name, compiler: unloaded / "damaged.so")
+    """A file in the cache that is no library: a warning, and torch does the work."""
+    monkeypatch.setattr(build, "_compiled", lambda compiler: unloaded / "damaged.so")
     unloaded.mkdir()
     (unloaded / "damaged.so").write_text("not a library")
     (message,) = check_layer()
@@ -120,47 +120,73 @@ def test_cache_folder(monkeypatch, tmp_path):
     assert build._cache_folder() == tmp_path / "home" / ".cache" / "dynavit"
 
 
-def test_the_name_depends_on_everything_that_matters(unloaded, monkeypatch):
-    """Source, flags, compiler and processor: a library is never used for another."""
-    calls = []
+class PretendedCompiler:
+    """Stands for subprocess.run. Keeps the commands that would have compiled something."""
 
-    def pretend(command, **_):
-        calls.append(command)
+    def __init__(self, version: str = "1.0", knows_openmp: bool = True) -> None:
+        self.version, self.knows_openmp, self.calls = version, knows_openmp, []
+
+    def __call__(self, command, **_):
+        if "--version" in command:
+            return subprocess.CompletedProcess(command, 0, stdout=self.version)
+        self.calls.append(command)
+        if "-fopenmp" in command and not self.knows_openmp:
+            raise subprocess.CalledProcessError(1, command, stderr="unsupported option '-fopenmp'")
         Path(command[command.index("-o") + 1]).write_text("library")
+        return subprocess.CompletedProcess(command, 0, stdout="")
 
-    monkeypatch.setattr(build.subprocess, "run", pretend)
-    first = build._compiled("dtn", "gcc")
-    assert build._compiled("dtn", "gcc") == first and len(calls) == 1, "the second time it is there"
+
+def test_the_name_depends_on_everything_that_matters(unloaded, monkeypatch):
+    """Each source and its name, flags, compiler, its version and the processor: a library is never used for another."""
+    compiler = PretendedCompiler()
+    monkeypatch.setattr(build.subprocess, "run", compiler)
+    first = build._compiled("gcc")
+    assert build._compiled("gcc") == first and len(compiler.calls) == 1, "the second time it is there"
     names = {first}
-    names.add(build._compiled("dtn", "clang"))
+    names.add(build._compiled("clang"))
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "version", "1.1")
+        names.add(build._compiled("gcc"))
     with monkeypatch.context() as patch:
         patch.setattr(build, "_FLAGS", ["-O2"])
-        names.add(build._compiled("dtn", "gcc"))
+        names.add(build._compiled("gcc"))
     with monkeypatch.context() as patch:
         patch.setattr(build, "_processor", lambda: "flags: none")
-        names.add(build._compiled("dtn", "gcc"))
-    with monkeypatch.context() as patch:
-        plain = Path.read_text
-        patch.setattr(Path, "read_text", lambda path: plain(path) + ("/* */" if path.suffix == ".h" else ""))
-        names.add(build._compiled("dtn", "gcc"))
-    assert len(names) == len(calls) == 5
+        names.add(build._compiled("gcc"))
+    sources = [path for path in build._HERE.iterdir() if path.suffix in (".c", ".h")]
+    assert len(sources) > 10
+    plain = Path.read_text
+    for changed in sources:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_text", lambda path, changed=changed: plain(path) + "/* */" * (path == changed))
+            names.add(build._compiled("gcc"))
+    assert len(names) == len(compiler.calls) == 5 + len(sources)
     assert set(unloaded.iterdir()) == names, "libraries and nothing else"
 
 
 def test_a_compiler_with_arguments_and_one_without_openmp(unloaded, monkeypatch):
     """CC="ccache gcc" is two words; where -fopenmp fails the library is built without."""
-    calls = []
+    compiler = PretendedCompiler(knows_openmp=False)
+    monkeypatch.setattr(build.subprocess, "run", compiler)
+    assert build._compiled("ccache gcc").exists()
+    assert [command[:2] for command in compiler.calls] == [["ccache", "gcc"]] * 2
+    assert ["-fopenmp" in command for command in compiler.calls] == [True, False]
 
-    def pretend(command, **_):
-        calls.append(command)
-        if "-fopenmp" in command:
-            raise subprocess.CalledProcessError(1, command, stderr="unsupported option '-fopenmp'")
-        Path(command[command.index("-o") + 1]).write_text("library")
 
-    monkeypatch.setattr(build.subprocess, "run", pretend)
-    assert build._compiled("dtn", "ccache gcc").exists()
-    assert [command[:2] for command in calls] == [["ccache", "gcc"]] * 2
-    assert ["-fopenmp" in command for command in calls] == [True, False]
+def test_the_choice_of_the_compiler(unloaded, monkeypatch, tmp_path):
+    """CC, else the first of gcc, cc and clang that is there."""
+    chosen = []
+    monkeypatch.setattr(build, "_compiled", lambda compiler: chosen.append(compiler) or tmp_path / "none.so")
+    for there in (["clang"], ["cc", "clang"], ["gcc", "cc", "clang"]):
+        monkeypatch.setattr(build.shutil, "which", lambda name, there=there: name if name in there else None)
+        build.load_kernel.cache_clear()
+        with pytest.warns(RuntimeWarning, match="could not build"):
+            build.load_kernel()
+    monkeypatch.setenv("CC", "tcc -v")
+    build.load_kernel.cache_clear()
+    with pytest.warns(RuntimeWarning, match="could not build"):
+        build.load_kernel()
+    assert chosen == ["clang", "cc", "gcc", "tcc -v"]
 
 
 # ------------------------------------------------------------------------------------------------- where it can
@@ -172,7 +198,7 @@ def test_builds_once_and_leaves_no_temporary_files(unloaded):
     assert check_layer() == [] and op.native_kernel_available()
     (library,) = unloaded.iterdir()
     made = library.stat().st_mtime_ns
-    build.load_native.cache_clear()
+    build.load_kernel.cache_clear()
     assert check_layer() == [] and op.native_kernel_available()
     assert [*unloaded.iterdir()] == [library] and library.stat().st_mtime_ns == made
 
@@ -193,20 +219,6 @@ def test_without_openmp_the_numbers_are_the_same(unloaded, monkeypatch, tmp_path
 
 
 @pytest.mark.slow
-def test_other_vector_widths(unloaded, monkeypatch):
-    """The same source for processors with shorter vectors, here as far as this one can run them."""
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    for level, needs in (("x86-64", "sse2"), ("x86-64-v3", "avx2")):
-        if needs not in flags:
-            continue
-        build.load_native.cache_clear()
-        monkeypatch.setattr(build, "_FLAGS", [f"-march={level}" if f.startswith("-march") else f for f in build._FLAGS])
-        assert check_layer() == [] and op.native_kernel_available()
-        norm, x = layer(35, 5, dtype=torch.float32), tokens(2, 77, 35, dtype=torch.float32)
-        assert_close(run(norm, x, grid=(7, 11)), expect(norm, x, (7, 11)), 2e-5)
-
-
-@pytest.mark.slow
 def test_two_processes_at_once(tmp_path):
     """Both build, both load what they find, one library stays."""
     script = f"""
@@ -214,7 +226,7 @@ import importlib.util
 spec = importlib.util.spec_from_file_location("build", {build.__file__!r})
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-assert module.load_native("dtn").dtn_forward_f32
+assert module.load_kernel().dtn_forward_f32
 """
     environment = {**os.environ, "DYNAVIT_CACHE": str(tmp_path)}
     environment.pop("DYNAVIT_NATIVE", None)

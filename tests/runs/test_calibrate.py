@@ -10,13 +10,14 @@ import torch
 
 import dynavit
 from dynavit import TrainConfig, train_run
-from dynavit.runs.calibrate import Exits, Goal, calibrate_run, judge_run, read_calibration, read_policy
-from dynavit.runs.directory import RunDirectory
-from dynavit.runs.subject import Subject
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.digits import open_digits
 from dynavit.models.cascade.calibration import simulate
 from dynavit.models.cascade.policy import ExitPolicy, confidence
+from dynavit.runs.calibrate import Exits, Goal, calibrate_run, judge_run, read_calibration, read_policy
+from dynavit.runs.directory import RunDirectory
+from dynavit.runs.subject import Subject
+from dynavit.tasks.early_exit import EarlyExit
 
 BUDGET = 6.2e-5  # GMACs: half-way between the two exits
 CPU = {"device": "cpu", "batch_size": 32}
@@ -105,15 +106,11 @@ def test_thresholds_are_found_before_the_other_split_is_opened(copy, monkeypatch
 
 
 def test_images_are_never_augmented(copy, monkeypatch):
-    import dynavit.runs.calibrate as module
-
     asked = []
-    make_loader = module.make_loader
-    monkeypatch.setattr(
-        module, "make_loader", lambda *words, **options: asked.append(options) or make_loader(*words, **options)
-    )
+    loader = EarlyExit.loader
+    monkeypatch.setattr(EarlyExit, "loader", lambda task, data, split, how: asked.append(how) or loader(task, data, split, how))
     calibrate_run(copy, Goal(p=20), **CPU)
-    assert asked and not any(options["train"] or "augment" in options for options in asked)
+    assert asked and not any(how.train for how in asked)
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_any_failure_of_a_run_leaves_the_others_alone(tmp_path, monkeypatch):
 
 
 def test_a_pool_that_broke_twice_gives_up_on_the_runs_under_way(tmp_path, monkeypatch):
-    from dynavit import compare as module
+    from dynavit.runs import compare as module
 
     calls = []
 

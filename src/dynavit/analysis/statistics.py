@@ -1,4 +1,4 @@
-"""What a handful of seeds says about a difference: mean, standard error, and Student's interval for paired values."""
+"""Statistics over a handful of seeds: mean, standard error, and Student's interval of a paired difference."""
 
 import math
 from collections.abc import Mapping, Sequence

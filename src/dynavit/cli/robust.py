@@ -11,6 +11,7 @@ from .parse import positional
 from .show import print_table
 
 ALL_SEVERITIES = [1, 2, 3, 4, 5]
+NO_RUNS: list[Path] = []
 TITLES = {
     "corruptions": "errors on corrupted images",
     "imagenet_c": "errors on ImageNet-C",
@@ -21,8 +22,8 @@ TITLES = {
 
 @positional("runs...")
 def robust(
-    runs: list[Path],
     which: Which,
+    runs: list[Path] = NO_RUNS,
     baseline: str | None = None,
     split: str | None = None,
     corruptions: str | None = None,

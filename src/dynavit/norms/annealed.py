@@ -20,10 +20,10 @@ PARTS = 2**30
 
 
 class AnnealedNorm(SmoothedNorm):
-    """Base of annealed norms, to stand in front of N among a class's bases. LayerNorm has `ln_weight` and `ln_bias` (c).
+    """Base of annealed norms; in a class's list of bases it stands in front of N. LayerNorm has `ln_weight` and `ln_bias` (c).
 
     The state holds `blend_parts`, a whole number of parts of 2^-30: averages of weights copy whole numbers, where an average of
-    `blend` itself would never come down to 0, and conversions to half precision leave them alone.
+    `blend` itself would never reach 0, and conversions to half precision leave whole numbers alone.
 
     Args:
         warmup: share of the training run with LayerNorm alone.

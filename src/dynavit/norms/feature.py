@@ -1,4 +1,4 @@
-"""Feature normalisation: what `zscore`, `minmax` and `ldfn` share.
+"""Feature normalisation: the base of `zscore`, `minmax` and `ldfn`.
 
 Each channel is moved by a centre and divided by a scale. An *expert* is one way to measure the two in a batch:
 
@@ -29,7 +29,7 @@ from .statistics.ranges import Extrema, batch_range, image_ranges, normal_range
 from .statistics.smoothed import SmoothedNorm, is_recomputation
 
 WINDOW = 8
-# How long a run is taken to be when nobody tells through `set_progress`.
+# Assumed length of a run whose loop never calls `set_progress`.
 ASSUMED_STEPS = 10_000
 STATE = ("population", "steps", "opening")
 
@@ -42,7 +42,7 @@ class FeatureNorm(SmoothedNorm):
     the last steps; `steps`; `opening`, how far the limits are open, 0 to 1. A batch with fewer than two tokens moves nothing.
 
     Args:
-        experts: which; more than one need `mixture`.
+        experts: their names; more than one need `mixture`.
         extrema: the range is the "image_mean" of each image's own, the mean of each image's "quantile" range, or that of the
             whole "batch".
         quantile: q of extrema="quantile".
@@ -50,7 +50,7 @@ class FeatureNorm(SmoothedNorm):
         warmup: share of the run with the batch's statistics alone; the limits then open over as long a time.
         r_max, d_max: the limits in the end.
         tau: statistics of a step beyond this many deviations from those of recent steps are clipped before they are smoothed.
-        eta: where the weight of x itself starts, one learned number; None leaves it out.
+        eta: start of the weight of x itself, one learned number; None leaves it out.
     """
 
     population: Tensor
@@ -97,7 +97,7 @@ class FeatureNorm(SmoothedNorm):
         self.register_buffer("window", torch.empty(WINDOW, rows, dim, **self.state_options))
         self.register_buffer("steps", torch.empty((), device=shared.get("device"), dtype=torch.int64))
         self.register_buffer("opening", torch.empty((), **self.state_options))
-        # What the last forward call found, for one that repeats it inside the backward pass.
+        # State that the last forward call found, for the call that repeats it inside the backward pass.
         for state in STATE:
             self.register_buffer(f"last_{state}", torch.zeros_like(getattr(self, state)), persistent=False)
 
@@ -257,7 +257,7 @@ class FeatureNorm(SmoothedNorm):
         self.steps.copy_(torch.where(seen.squeeze(), self.steps.clamp(min=1), self.steps))
 
     def set_progress(self, step: int, total: int) -> None:
-        """Before step number `step`, from 0, of `total`: open the limits as far as is due."""
+        """Called before step number `step`, from 0, of `total`: opens the limits as far as is due."""
         self.told_progress = True
         self.opening.fill_(min(1.0, max(0.0, self._opened(step / total))))
 

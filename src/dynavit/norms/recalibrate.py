@@ -1,4 +1,4 @@
-"""Exact statistics for weights that never saw a training step, such as averaged ones."""
+"""Exact statistics for weights that no training step has used, such as averaged ones."""
 
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -19,8 +19,8 @@ def recalibrate(
     """Replace the smoothed statistics of a model's norms by exact ones over at most `batches` batches; the model, in eval, is
     returned.
 
-    While it looks, norms use the statistics of each batch, as in training, and everything else works as at evaluation. For
-    torch's own batch norms, the result is the mean over batches of each batch's mean and variance.
+    Meanwhile norms use the statistics of each batch, as in training, and everything else works as at evaluation. For torch's
+    own batch norms, the result is the mean over batches of each batch's mean and variance.
 
     Args:
         loader: batches of images, or tuples and lists that begin with them.
@@ -54,7 +54,7 @@ def recalibrate(
 
 
 class _TorchBatchNorm:
-    """One of torch's batch norms, with the methods that ours have for this."""
+    """One of torch's batch norms, with the recalibration methods of ours."""
 
     def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
         self.norm, self.momentum = norm, norm.momentum

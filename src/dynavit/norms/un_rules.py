@@ -1,6 +1,6 @@
-"""One step of Unified Normalization as pure functions: the state before it in, what is used and what is remembered out.
+"""One step of Unified Normalization as pure functions of the state before it: the statistics that are used, and the new state.
 
-Nothing here asks the host for a value: every condition is a tensor.
+No value is read on the host: every condition is a tensor.
 """
 
 from typing import NamedTuple
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 R_LIMIT = 5.0  # r stays within [1/5, 5] ...
-R_WARMUP = 1000  # ... and is 1 for this many steps, or for the warm-up if that is longer
-TAU = 5.0  # how many deviations from the window's median make an outlier
-FLOOR = 0.2  # the smallest deviation, in log q: a window of a few steps may be level by chance
+R_WARMUP = 1000  # ... and is 1 for this many steps, or for the whole warm-up if that is longer
+TAU = 5.0  # deviations from the window's median that make an outlier
+FLOOR = 0.2  # the smallest deviation, in log q: the entries of a short window may be equal by chance
 
 
 class ForwardStep(NamedTuple):
@@ -59,7 +59,7 @@ def forward_step(
 def backward_step(
     k: Tensor, window: Tensor, psi: Tensor, t: Tensor, skip: Tensor, warmup: int, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """e (c), which multiplies z in the input's gradient, and what `window` (m, c) and `psi` (c) become, from k (c)."""
+    """e (c), which multiplies z in the input's gradient, and the new `window` (m, c) and `psi` (c), from k (c)."""
     window, psi = window.to(k.dtype), psi.to(k.dtype)
     window = written(window, torch.where(skip, psi, k), t)
     early = (t <= window.shape[0]) | (t < warmup)
@@ -75,7 +75,7 @@ def written(window: Tensor, row: Tensor, t: Tensor) -> Tensor:
 
 
 def _official_rule(q: Tensor, window: Tensor, running: Tensor, t: Tensor, warmup: int) -> tuple[Tensor, Tensor]:
-    """Any channel whose arithmetic and geometric mean lie too far apart makes outliers of all; v stands in for them."""
+    """One channel whose arithmetic and geometric mean lie too far apart makes all channels outliers; v replaces their q."""
     roots = window.sqrt()
     # Of all channels together, before q is in the window. Written out: torch.var warns about a single number.
     spread = (roots - roots.mean()).square().sum() / (roots.numel() - 1) if roots.numel() > 1 else roots.sum() * torch.nan

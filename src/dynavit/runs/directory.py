@@ -34,6 +34,10 @@ class AnyDirectory:
         """The numbers behind one kind of figures."""
         return self.analysis / f"{kind}.json"
 
+    def figure_file(self, name: str) -> Path:
+        """A figure, named with its ending as in the index of the analysis."""
+        return self.analysis / Path(name).name
+
 
 class ComparisonDirectory(AnyDirectory):
     """Paths of one comparison. Its runs stand in it by name."""
@@ -102,6 +106,9 @@ class RunDirectory(AnyDirectory):
 
     def robustness_file(self, kind: str) -> Path:
         return self.robustness / f"{kind}.json"
+
+    def robustness_files(self) -> list[Path]:
+        return sorted(self.robustness.glob("*.json"))
 
     # ---- Small files
 

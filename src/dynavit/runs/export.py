@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from ..bench.timing import time_interleaved
-from ..deploy.export.write_model import Format, write_model
-from ..deploy.directory import new_directory
-from ..deploy.fold.folding import fold
 from ..deploy.bundle.manifest import is_bundle, read_manifest, write_manifest
-from ..deploy.export.quantise import quantise_onnx
 from ..deploy.bundle.runner import OnnxPart
+from ..deploy.directory import new_directory
+from ..deploy.export.quantise import quantise_onnx
+from ..deploy.export.write_model import Format, write_model
+from ..deploy.fold.folding import fold
 from .fold import beside, chosen_images, example_of
 from .subject import Subject, WhichOptions
 
@@ -45,7 +45,9 @@ def export_run(
     out = beside(subject.run, format, out)
     model, card = subject.load()
     if not card.classes:
-        raise ValueError(f"{subject.run}: bundles are written of image classifiers, and its task {card.task!r} knows no classes")
+        raise ValueError(
+            f"{subject.run}: bundles are written of image classifiers, and its task {card.task!r} knows no classes"
+        )
     cascade = isinstance(getattr(model, "exits", None), torch.nn.ModuleList)
     if int8 and (format != "onnx" or cascade):
         what = "cascades" if format == "onnx" else f"the format {format}"

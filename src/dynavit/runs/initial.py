@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
-from .model_files import load, read_state
-from .subject import Subject
 from ..models.layers import resize_positions
 from ..models.released import import_released
-from ..norms.annealed import AnnealedNorm
 from ..norms import Norm
+from .model_files import load, read_state
+from .subject import Subject
 
 State = dict[str, Tensor]
 
@@ -49,7 +48,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenPlaces:
     """The tokens that positions belong to: `prefix` tokens in front, then patches on a grid."""
 
     grid: tuple[int, int]
@@ -124,8 +123,8 @@ def _pretrained(name: str) -> nn.Module:
     except Exception as error:  # timm, its hub and the network raise all kinds
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and keeps them "
-            "in its cache"
+            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and "
+            "keeps them in its cache"
         ) from error
 
 
@@ -168,20 +167,20 @@ def _resample_positions(model: nn.Module, own: State, source: Source, weights: S
     return notes
 
 
-def _layout(model: nn.Module, count: int) -> Layout | None:
+def _layout(model: nn.Module, count: int) -> TokenPlaces | None:
     """The model's grid that `count` positions belong to; None if it has no such."""
     grids = [getattr(getattr(model, "patch_embed", None), "grid_size", None), getattr(model, "grid_size", None)]
     grids += getattr(model, "grids", None) or []
-    layouts = [Layout((grid[0], grid[1]), count - math.prod(grid)) for grid in grids if grid is not None]
+    layouts = [TokenPlaces((grid[0], grid[1]), count - math.prod(grid)) for grid in grids if grid is not None]
     return next((layout for layout in layouts if 0 <= layout.prefix <= MOST_PREFIX_TOKENS), None)
 
 
-def _square(count: int) -> Layout | None:
+def _square(count: int) -> TokenPlaces | None:
     """A square grid, and the fewest tokens in front that leave one."""
     for prefix in range(min(count, MOST_PREFIX_TOKENS + 1)):
         side = math.isqrt(count - prefix)
         if side**2 == count - prefix:
-            return Layout((side, side), prefix)
+            return TokenPlaces((side, side), prefix)
     return None
 
 

@@ -23,18 +23,18 @@ from ..analysis.report.read import read_comparison
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
 from ..common.task import Task
-from .corrupted import CorruptedRun, Measured, Question, fingerprint_of
 from ..data.corruptions import CORRUPTIONS, SEVERITIES
 from ..data.folder import some
 from ..data.imagenet_variants import class_numbers, corruption_folders, is_imagenet, open_variant
 from ..engine.evaluate import evaluate
 from ..engine.progress import Progress
 from ..engine.worker_pool import run_jobs, say
-from .model_files import ModelCard
+from ..tasks.classification import Classification
+from .corrupted import CorruptedRun, Measured, Question, fingerprint_of
 from .directory import ComparisonDirectory, RunDirectory
 from .evaluate import EVAL_BATCH
+from .model_files import ModelCard
 from .subject import Subject, WhichOptions
-from ..tasks.classification import Classification
 
 CLEAN = "clean"  # measured like a corruption, at severity 0
 ALEXNET_NAME = "alexnet"
@@ -121,12 +121,11 @@ def evaluate_robust_runs(
         chosen |= _with_baselines(each) if ComparisonDirectory(each).is_comparison() else {each: None}
     if not chosen:
         raise ValueError("there is no finished run to evaluate" if runs else "give a directory of a run, such as runs/x")
-    first = next(iter(chosen))
-    results = {}
-    for run, its in chosen.items():
-        alone = run == first or is_imagenet(ModelCard.read(run).classes)
-        against = baseline or its or (None if alone else first)
-        results[run] = evaluate_robust(run, baseline=against, **options)
+    single = [Path(each) for each in runs if Path(each) in chosen]
+    for run in single[1:]:
+        if not is_imagenet(ModelCard.read(run).classes):
+            chosen[run] = single[0]
+    results = {run: evaluate_robust(run, baseline=baseline or its, **options) for run, its in chosen.items()}
     comparisons = [Path(each) for each in runs if ComparisonDirectory(each).is_comparison()]
     return results, [write_report(directory) for directory in (*results, *comparisons)]
 

@@ -124,6 +124,8 @@ class Subject(Which):
         if data is None:
             card.require_guests(self.run, *(("data set",) if self.data is None else ()))
             own = self.data in (None, config.data)
+            if not own:
+                loading = replace(loading, options={})  # those are of the run's own data set
             data = open_data(self.data or config.data, self.data_dir or (config.data_dir if own else None), loading)
         data = data.prepared_as(card.facts, self.run)
         config.engine.device = self.device

@@ -218,7 +218,7 @@ def test_registers_are_no_class_token():
 
 
 class Grouped(torch.nn.Module):
-    """Attention in groups that nobody explains."""
+    """Attention in groups of tokens whose places the model does not tell."""
 
     def __init__(self, dim):
         super().__init__()

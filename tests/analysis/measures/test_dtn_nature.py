@@ -1,4 +1,4 @@
-"""What DTNs are whose parameters say it plainly."""
+"""DTNs with parameters that make them another norm."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Whoever looks changes nothing: outputs, weights, modes, random numbers, hooks; with wrappers, compiled, and when it fails."""
+"""Observing changes nothing: outputs, weights, modes, random numbers, hooks; with wrappers, compiled, and when it fails."""
 
 import copy
 

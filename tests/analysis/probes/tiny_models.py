@@ -58,7 +58,7 @@ def attention_calls(model, x):
 
 @torch.no_grad()
 def arguments_of(model, x, paths):
-    """What each of these modules is called with, in a pass of its own."""
+    """The inputs of each of these modules, from a pass of their own."""
     found, hooks = {}, []
 
     def keep(path):

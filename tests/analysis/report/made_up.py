@@ -6,11 +6,18 @@ import math
 import random
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from dynavit.common.metric import Metric
+
 CLASSES = [str(digit) for digit in range(10)]
+# A guest's task whose main metric is smaller for better models.
+ANGLE = Metric("angle", "angle error, degrees", "smaller", digits=1)
+HITS = Metric("hits", "within 5°", percent=True)
 
 
 def make_run(
@@ -26,10 +33,17 @@ def make_run(
     classes: list[str] = CLASSES,
     notes: tuple[str, ...] = (),
     exits: int = 0,
+    metrics: Sequence[Metric] | None = None,
+    split: str = "test",
 ) -> Path:
     """One run; `norm="dtn"` also logs λ. Unfinished: it stopped half-way and was never evaluated. With `exits` it is a
-    cascade whose thresholds were found."""
+    cascade whose thresholds were found.
+
+    `metrics`: those of a guest's task, of which the first is the main one and has the value `top1`; [] for a task without
+    any. None: a classification from before metrics were stored."""
     directory.mkdir(parents=True)
+    main = "top1" if metrics is None else metrics[0].name if metrics else None
+    worse = -0.5 if metrics is None or not metrics or metrics[0].better == "larger" else 0.5
     draw = random.Random(f"{norm} {seed}")
     config = {
         "model": "vit_tiny_star",
@@ -41,6 +55,7 @@ def make_run(
         "seed": seed,
     }
     config |= {"optim": {"weight_decay": 0.05, "betas": [0.9, 0.999]}, "data_dir": None}
+    config |= {} if metrics is None else {"task": "rotation"}
     (directory / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     (directory / "env.json").write_text(json.dumps({"torch": "2.13.0", "device": "cpu", "commit": None, "seed": seed}))
     lines: list[dict] = [{"kind": "note", "text": text} for text in notes]
@@ -56,8 +71,8 @@ def make_run(
                 "weights": "model",
                 **where,
                 "loss": 2.3 * rest,
-                "top1": top1 - rest * 0.5,
-                "top5": 0.99,
+                **({main: top1 + worse * rest} if main else {}),
+                "by_quadrant": [1.0, 2.0],
             }
         )
         if norm == "dtn":
@@ -65,7 +80,8 @@ def make_run(
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
         (directory / "eval").mkdir()
-        (directory / "eval/test.json").write_text(json.dumps(evaluation(top1, classes)))
+        found = evaluation(top1, classes) if metrics is None else evaluation_of(metrics, top1)
+        (directory / f"eval/{split}.json").write_text(json.dumps(found | {"split": split}))
     if exits:
         (directory / "analysis").mkdir()
         (directory / "analysis/calibration.json").write_text(json.dumps(calibration(exits, top1, classes)))
@@ -108,10 +124,26 @@ def evaluation(top1: float, classes: list[str], per_class: int = 36) -> dict:
         "ece": 0.013,
         "per_class": [1 - w / per_class for w in wrong],
         "confusion": confusion,
+        "reliability": [{"samples": n * per_class, "confidence": top1, "accuracy": top1}],
         "throughput": {"images_per_second": 5120.0, "batch_size": 256},
         "classes": classes,
         "samples_shown": samples,
     }
+
+
+def evaluation_of(metrics: Sequence[Metric], value: float) -> dict[str, Any]:
+    """Of a guest's task, as every evaluation is stored now. "by_quadrant" is a detail among the results."""
+    about = {
+        "split": "test",
+        "checkpoint": "best",
+        "weights": "model",
+        "samples": 360,
+        "loss": 0.25,
+        "by_quadrant": [9.0, 12.0],
+    }
+    numbers = dict(zip((metric.name for metric in metrics), (value, 0.875), strict=False))
+    stored = [metric.to_dict() for metric in metrics]
+    return {**about, **numbers, "metrics": stored, "main_metric": metrics[0].name if metrics else None}
 
 
 def calibration(exits: int, top1: float, classes: list[str], shown: int = 4) -> dict:
@@ -184,16 +216,20 @@ ACCURACIES = {
 
 
 def make_comparison(
-    directory: Path, accuracies: dict[str, list[float]] = ACCURACIES, unfinished: frozenset[str] = frozenset()
+    directory: Path,
+    accuracies: dict[str, list[float]] = ACCURACIES,
+    unfinished: frozenset[str] = frozenset(),
+    **options: Any,
 ) -> Path:
-    """Norms under seeds 0, 1, ...; runs named in `unfinished` ("bn-seed2") stopped half-way."""
+    """Norms under seeds 0, 1, ...; runs named in `unfinished` ("bn-seed2") stopped half-way. Other options as in `make_run`."""
     directory.mkdir(parents=True, exist_ok=True)
     settings, cost = [], []
     for number, (norm, values) in enumerate(accuracies.items()):
         names = [f"{norm}-seed{seed}" for seed in range(len(values))]
         for seed, (name, top1) in enumerate(zip(names, values, strict=True)):
             notes = ("skipped 1 broken image: cat/17.png",) if seed == 1 else ()
-            make_run(directory / name, norm=norm, seed=seed, top1=top1, finished=name not in unfinished, notes=notes)
+            told = {"finished": name not in unfinished, "notes": notes, **options}
+            make_run(directory / name, norm=norm, seed=seed, top1=top1, **told)
         settings.append({"name": norm, "values": {"norm": norm}, "runs": names})
         ratio = 1 + 0.07 * number
         cost.append(

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from analysis.report.made_up import lambdas, make_comparison, make_run
-from dynavit.analysis.report.read import Comparison, Run, read_directory
+from analysis.report.made_up import ANGLE, HITS, lambdas, make_comparison, make_run
+from dynavit.analysis.report.read import LEGACY_METRICS, LOSS, Comparison, Run, read_directory
 
 
 def test_a_run(tmp_path):
@@ -13,6 +13,21 @@ def test_a_run(tmp_path):
     assert list(run.curve("eval", "top1")) == list(run.curve("train", "loss")) == [1, 2, 3, 4]
     assert run.evaluations["test"]["samples"] == 360
     assert run.per_head("lambda_var")[-1] == (4, {layer: values["lambda_var"] for layer, values in lambdas(2, 3, 1).items()})
+    assert run.lambdas["variance"]["epochs"] == [1, 2, 3, 4]
+    ends = {layer: values[-1] for layer, values in run.lambdas["variance"]["layers"].items()}
+    assert ends == run.per_head("lambda_var")[-1][1]
+
+
+def test_lambda_over_training_is_of_the_layers_at_the_end(tmp_path):
+    """A layer that is logged later than the others would have gaps: the epochs begin where all are there."""
+    logged = [{"a": [0.5]}, {"a": [0.6], "b": [0.1]}, {"a": [0.7], "b": [0.2]}]
+    lines = [
+        {"kind": "scalars", "epoch": epoch, "values": {layer: {"lambda_mean": heads} for layer, heads in layers.items()}}
+        for epoch, layers in enumerate(logged)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = {"epochs": [1, 2], "layers": {"a": [[0.6], [0.7]], "b": [[0.1], [0.2]]}}
+    assert read_directory(tmp_path).lambdas == {"mean": found, "variance": None}
 
 
 def test_the_average_is_shown_where_one_was_kept(tmp_path):
@@ -39,7 +54,57 @@ def test_numbers_that_were_not_finite_are_left_out(tmp_path):
 def test_a_run_that_has_only_begun(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     run = read_directory(tmp_path)
-    assert (run.seed, run.metrics, run.evaluations, run.environment) == (1, [], {}, {})
+    assert (run.seed, run.log, run.evaluations, run.environment) == (1, [], {}, {})
+    assert (run.split, run.final, run.main_metric, run.lambdas, run.finished) == ("", {}, None, {}, False)
+
+
+# ---- Metrics
+
+
+def test_an_evaluation_names_its_metrics_and_lists_are_details(tmp_path):
+    listed = [ANGLE, HITS, LOSS]
+    directory = make_run(tmp_path / "a", metrics=listed, top1=10.0)
+    file = directory / "eval/test.json"
+    stored = json.loads(file.read_text())
+    more = [{"name": "by_quadrant", "label": "by quadrant"}, {**HITS.to_dict(), "name": "later", "of_a_later_version": 1}]
+    file.write_text(json.dumps(stored | {"metrics": stored["metrics"] + more, "later": None}))
+    run = read_directory(directory)
+    assert run.metrics_of(run.final)[:3] == listed
+    assert [metric.name for metric in run.metrics_of(run.final)[3:]] == ["later"]
+    assert run.main_metric == ANGLE
+
+
+def test_runs_from_before_metrics_were_stored_are_classifications(tmp_path):
+    run = read_directory(make_run(tmp_path / "a"))
+    assert run.metrics_of(run.final) == list(LEGACY_METRICS)
+    assert [metric.name for metric in run.metrics_of({"loss": 1.0, "top1": 0.5})] == ["top1", "loss"]
+    assert run.main_metric.name == "top1"
+    unfinished = read_directory(make_run(tmp_path / "b", finished=False))
+    assert unfinished.main_metric.name == "top1", "from its log"
+
+
+def test_a_task_may_name_no_metric(tmp_path):
+    run = read_directory(make_run(tmp_path / "a", metrics=[]))
+    assert run.metrics_of(run.final) == [] and run.main_metric is None
+    assert read_directory(make_run(tmp_path / "b", metrics=[ANGLE], finished=False)).main_metric is None, "not told yet"
+
+
+def test_a_comparison_is_about_the_metric_of_its_runs(tmp_path):
+    angles = {"ln": [10.0, 11.0], "dtn": [9.0, 9.5]}
+    first = frozenset({"ln-seed0"})
+    found = read_directory(make_comparison(tmp_path / "a", angles, metrics=[ANGLE, HITS], unfinished=first))
+    assert found.main_metric == found.shown_metric == ANGLE
+    assert [found.results(setting) for setting in found.settings] == [{1: 11.0}, {0: 9.0, 1: 9.5}]
+    without = read_directory(make_comparison(tmp_path / "b", angles, metrics=[]))
+    assert without.main_metric is None and without.shown_metric == LOSS
+    assert without.results(without.settings[0]) == {0: 0.25, 1: 0.25}
+
+
+def test_a_run_without_anything_to_evaluate_on_has_finished_too(tmp_path):
+    directory = make_run(tmp_path / "a", finished=False)
+    assert not read_directory(directory).finished
+    (directory / "finished.json").write_text("{}")
+    assert read_directory(directory).finished
 
 
 def test_a_line_that_is_still_being_written_is_not_read(tmp_path):
@@ -68,7 +133,13 @@ def test_validation_results_stand_in_until_there_is_a_test(tmp_path):
     make_comparison(tmp_path)
     for file in tmp_path.glob("*/eval/test.json"):
         file.rename(file.with_name("val.json"))
-    assert read_directory(tmp_path).split == "val"
+    found = read_directory(tmp_path)
+    assert found.split == found.runs[0].split == "val"
+
+
+def test_other_splits_stand_in_where_there_is_neither(tmp_path):
+    found = read_directory(make_comparison(tmp_path, {"ln": [0.9]}, split="sketches"))
+    assert found.split == found.runs[0].split == "sketches"
 
 
 def test_neither_run_nor_comparison(tmp_path):

@@ -1,1 +1,1 @@
-"""What happens inside a model on some images: probes run it, measures turn what they saw into plain numbers."""
+"""The inside of a model on some images, as plain numbers: probes run the model, measures turn what they record into numbers."""

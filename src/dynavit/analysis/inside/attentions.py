@@ -1,4 +1,4 @@
-"""Where attention looks: its mean distance per head, and its maps over the images that are shown."""
+"""Attention: its mean distance per head, and its maps over the images that are shown."""
 
 import re
 from dataclasses import replace
@@ -21,12 +21,12 @@ class AttentionRecorder:
 
     def __call__(self, call: AttentionCall) -> None:
         if call.queries.isnan().all():
-            return  # only the class token asks, and it is nowhere on the image
+            return  # only the class token is a query, and it has no place on the image
         self.grids[call.path] = call.grid
         self.distances.setdefault(call.path, []).append(mean_attention_distance(call.weights, call.queries, call.keys).cpu())
 
     def attention_distance(self) -> dict[str, Any] | None:
-        """None if only class tokens ask."""
+        """None if only class tokens are queries."""
         if not self.distances:
             return None
         layers, local = [], []
@@ -50,13 +50,13 @@ class AttentionRecorder:
 
 
 class AttentionMaps:
-    """To be called in one pass over the images that are shown: the last layer head by head, and all that lead to it.
+    """To be called in one pass over the images that are shown: the last layer head by head, and all layers before it.
 
     Rollout goes back as far as tokens lie on the last grid: over the last stage of a pyramid, the last exit of a cascade.
     """
 
     def __init__(self, class_token: bool) -> None:
-        self.class_token = class_token  # whether the model classifies by one
+        self.class_token = class_token  # the answer is read from one
         self.calls: list[AttentionCall] = []  # the latest ones, all on one grid
 
     def __call__(self, call: AttentionCall) -> None:
@@ -85,15 +85,15 @@ class AttentionMaps:
         }
 
     def _attended(self, attention: Tensor) -> Tensor:
-        """(b, t, t) -> (b, rows * cols): what counts for the answer looks at."""
+        """(b, t, t) -> (b, rows * cols): attention of the tokens that the answer is read from."""
         call, prefix = self.calls[-1], _prefix(self.calls[-1])
         if self.class_token or call.queries.isnan().all():
             return attended(attention, prefix)
-        return attended(attention[:, prefix:, prefix:], 0)  # registers are not asked
+        return attended(attention[:, prefix:, prefix:], 0)  # without registers
 
 
 def classifies_by_token(model: nn.Module) -> bool:
-    """Whether a class token is there and read: registers are none, and with average pooling nobody reads it."""
+    """Whether the answer is read from a class token. Registers are none, and average pooling does not read it."""
     names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
     pool = getattr(model, "global_pool", "token")
     return bool(names & {"cls_token", "class_token", "cls_tokens"}) and pool not in ("avg", "avgmax", "max", "map")
@@ -104,13 +104,13 @@ def _whole(call: AttentionCall) -> Tensor:
 
 
 def _exit(call: AttentionCall) -> str:
-    """Which exit of a cascade this belongs to; exits may share a grid."""
+    """The path of the exit of a cascade that this belongs to, or ""; exits may share a grid."""
     found = re.match(r"exits\.\d+", call.path)
     return found[0] if found else ""
 
 
 def _prefix(call: AttentionCall) -> int:
-    """Tokens in front that are not on the image. In windows those are padding, and there are no others."""
+    """The number of tokens in front that have no place on the image; 0 in windows, where those are padding."""
     if len(call.queries) > 1:
         return 0
     return int(call.queries[0, :, 0].isnan().long().cumprod(0).sum())

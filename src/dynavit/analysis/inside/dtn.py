@@ -1,4 +1,4 @@
-"""What Dynamic Token Normalization has learned: where each head looks, and which norm each layer has become."""
+"""Learned parameters of Dynamic Token Normalization: the positional weights of each head, the norm that each layer became."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

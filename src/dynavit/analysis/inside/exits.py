@@ -1,4 +1,4 @@
-"""Where images leave a cascade, and whether its exits are as often right as they are sure."""
+"""Exits of a cascade: shares of the images that leave at each, its accuracy and its calibration."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from ...models.cascade.policy import EVERYONE, ExitPolicy
 from ...norms.contract import statistics_dtype
 from ..measures.reliability import reliability
 
-EQUAL_SHARES = 20  # of the released grid: equally many images leave at each exit
+EQUAL_SHARES = 20  # p of the released grid at which equally many images leave at each exit
 
 
 class ExitRecorder:
@@ -27,9 +27,9 @@ class ExitRecorder:
         self.targets.append(targets.cpu())
 
     def exits(self, policy: ExitPolicy | None) -> tuple[dict[str, Any], Tensor, Tensor, Tensor]:
-        """What is behind the figures, without pictures; and of each image its exit, prediction and confidence, (n,).
+        """The numbers behind the figures, without pictures; and exit (from 0), prediction and confidence of each image, (n,).
 
-        Without a policy thresholds are taken that let equally many of these images leave at each exit.
+        Without a policy, thresholds are taken at which equally many of these images leave at each exit.
         """
         logits, targets = torch.cat(self.logits, 1), torch.cat(self.targets)
         if policy is None:
@@ -42,8 +42,8 @@ class ExitRecorder:
         confidence = torch.stack([used.confidence(exit) for exit in logits])
         predicted = logits.argmax(-1)
         leaves = torch.stack([used.leaves(exit, at) for at, exit in enumerate(logits)])
-        at = leaves.int().argmax(0)  # the first that lets leave
-        probability = logits.double().softmax(-1).amax(-1)  # also where thresholds are about a margin or an entropy
+        at = leaves.int().argmax(0)  # the first exit whose threshold is reached
+        probability = logits.double().softmax(-1).amax(-1)  # also where thresholds are on a margin or an entropy
         correct = predicted == targets
         image = torch.arange(len(targets))
         result = {

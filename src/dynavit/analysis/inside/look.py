@@ -23,11 +23,11 @@ def look_inside(
     token: tuple[float, float] | None = None,
     outputs: list[Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """What figures show of a model, by kind; each is one entry of the "runs" in analysis/<kind>.json.
+    """The numbers behind the figures of a model, by kind. Each is one entry of "runs" in the file of that kind.
 
     For models with attention between tokens: ours, timm's, swapped ones, compiled or wrapped. The model runs in evaluation
-    mode and is left as it was. Norms and attentions whose tokens lie nowhere known are named under "left_out". A model without
-    norms in its blocks, a folded one, has only what attention shows.
+    mode and is left as it was. Norms and attentions whose tokens cannot be placed on the image are named under "left_out".
+    Of a model without norms in its blocks, a folded one, there are only the kinds about attention.
 
     Args:
         batches: images (b, c, height, width) that numbers are averaged over.
@@ -74,7 +74,7 @@ def look_inside(
 
 
 def _first_middle_last(sites: Sequence[NormSite]) -> list[str]:
-    """Of the norms before attention that are like the first: a model of which some layers kept LayerNorm shows its own."""
+    """Of the norms before attention that are of the first one's class: some layers of a swapped model may keep LayerNorm."""
     before = [site for site in sites if site.site == "attn"] or list(sites)
     alike = [site.path for site in before if type(site.norm) is type(before[0].norm)]
     if not alike:

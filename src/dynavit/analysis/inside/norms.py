@@ -1,4 +1,4 @@
-"""What norms do to tokens: their magnitudes after the norm, how far the norm's mean is from them, their directions."""
+"""Effects of norms on tokens: magnitudes after the norm, the distance of the norm's mean to them, directions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +16,8 @@ LOW, HIGH = 0.1, 0.9  # of the tokens
 
 
 @dataclass
-class Seen:
-    """What was seen of one norm so far. Prefix tokens are left out: they have no place on the image."""
+class NormRecord:
+    """Records of one norm so far. Prefix tokens are left out: they have no place on the image."""
 
     norm: nn.Module
     site: str
@@ -32,10 +32,10 @@ class NormRecorder:
     """To be called with every call of every norm, batch after batch."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, NormRecord] = {}
 
     def __call__(self, call: NormCall) -> None:
-        seen = self.seen.setdefault(call.path, Seen(call.norm, call.site, call.heads, call.grid))
+        seen = self.seen.setdefault(call.path, NormRecord(call.norm, call.site, call.heads, call.grid))
         patches = call.after[:, call.prefix :]
         seen.cv.append(coefficient_of_variation(token_magnitudes(patches, 1))[:, 0].cpu())
         seen.cv_heads.append(coefficient_of_variation(token_magnitudes(patches, call.heads)).cpu())
@@ -59,7 +59,7 @@ class NormRecorder:
     def mean_variation(self) -> list[dict[str, Any]]:
         return [{"path": path, "site": seen.site, **self._coefficient(seen)} for path, seen in self.seen.items()]
 
-    def _coefficient(self, seen: Seen) -> dict[str, Any]:
+    def _coefficient(self, seen: NormRecord) -> dict[str, Any]:
         values = torch.cat(seen.coefficients).double() if seen.coefficients else torch.empty(0)
         values = values[values.isfinite()]  # a token of zeros has no direction to compare with
         if not len(values):

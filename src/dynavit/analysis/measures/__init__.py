@@ -1,1 +1,1 @@
-"""What is computed from recorded tensors: pure functions, one idea per file. No model is run here."""
+"""Pure functions from recorded tensors or measured numbers to those that are shown, one idea per file. No model is run here."""

@@ -1,19 +1,19 @@
-"""How far attention looks: the mean attention distance of a head (App. B.1 of DTN, arXiv 2112.02624), in patches."""
+"""The mean attention distance of a head, in patches (App. B.1 of DTN, arXiv 2112.02624)."""
 
 import math
 
 import torch
 from torch import Tensor
 
-# A head is called local when it looks less than this share of the distance at which uniform attention looks.
+# A head is called local if its distance is below this share of that of uniform attention.
 LOCAL = 0.5
 
 
 def mean_attention_distance(weights: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """The mean over queries i of sum_j A_ij |i - j|: (b, h) in float64, for each image and head.
 
-    Class tokens and padding have no place. As queries they are left out. As keys they are taken out of each row, the rest of
-    which is divided by its sum; a row that looked at nothing else is left out. A head without any row is NaN.
+    Class tokens and padding have no place. As queries they are left out. As keys they are taken out of each row, and the rest
+    of the row is divided by its sum; a row without a rest is left out. A head without any row is NaN.
 
     Args:
         weights: (b, w, h, q, k), rows sum to 1; w windows of an image.
@@ -39,7 +39,7 @@ def uniform_distance(grid: tuple[int, int]) -> float:
 
 
 def local_heads(distance: Tensor, uniform: float) -> Tensor:
-    """(h,) -> (h,) bool: which heads look nearer than `LOCAL` of the uniform distance over the image."""
+    """(h,) -> (h,) bool: heads whose distance is below `LOCAL` of the uniform one."""
     return distance < LOCAL * uniform
 
 

@@ -1,4 +1,4 @@
-"""What corruption costs a model, from errors that were measured before. Hendrycks and Dietterich, ICLR 2019, arXiv 1903.12261.
+"""Error under corruption, relative to a baseline. Hendrycks and Dietterich, ICLR 2019, arXiv 1903.12261.
 
 Errors are fractions: {corruption: [error at each severity]}. Corruption errors are percentages of a baseline's.
 """
@@ -38,7 +38,7 @@ ALEXNET: Errors = {
 
 def summarise(errors: Errors, clean: float | None, baseline: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All measures of one model: mean_error and its gap to the clean error; ce, mce, relative_mce against the "errors" and
-    "clean_error" of a baseline, None without one; notes on what these leave out."""
+    "clean_error" of a baseline, None without one; notes about corruptions that these leave out."""
     mean = mean_error(errors)
     found: dict[str, Any] = {"mean_error": mean, "gap": None if clean is None else mean - clean}
     if baseline is None:
@@ -75,7 +75,7 @@ def corruption_errors(errors: Errors, baseline: Errors) -> dict[str, float | Non
 def relative_corruption_errors(
     errors: Errors, clean: float, baseline: Errors, baseline_clean: float
 ) -> dict[str, float | None]:
-    """The same for what corruption adds to the error on clean images; None where it adds nothing to the baseline's."""
+    """The same with the clean error subtracted from every error; None where corruption adds nothing to the baseline's."""
     found: dict[str, float | None] = {}
     for name, values in errors.items():
         if name not in baseline or len(baseline[name]) != len(values):

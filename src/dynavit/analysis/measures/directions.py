@@ -1,4 +1,4 @@
-"""Where tokens point before and after a norm, in one plane (Fig. 9 of DTN, arXiv 2112.02624)."""
+"""Directions of tokens before and after a norm, in one plane (Fig. 9 of DTN, arXiv 2112.02624)."""
 
 from dataclasses import dataclass
 

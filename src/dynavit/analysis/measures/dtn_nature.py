@@ -1,4 +1,4 @@
-"""What a DTN became: how much of LayerNorm, of InstanceNorm, and of an InstanceNorm over neighbours is in it."""
+"""Shares of LayerNorm, of InstanceNorm, and of an InstanceNorm over neighbours in a trained DTN."""
 
 import math
 from typing import Any

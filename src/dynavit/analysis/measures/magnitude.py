@@ -1,4 +1,4 @@
-"""How long tokens are, head by head, and how much their lengths differ (Fig. 1 of DTN, arXiv 2112.02624)."""
+"""Magnitudes of tokens, head by head, and their variation (Fig. 1 of DTN, arXiv 2112.02624)."""
 
 import torch
 from torch import Tensor

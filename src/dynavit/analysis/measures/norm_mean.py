@@ -1,4 +1,4 @@
-"""The mean that a norm subtracts at evaluation, and how far tokens are from it (Fig. 3b of DTN, arXiv 2112.02624).
+"""The mean that a norm subtracts at evaluation, and its distance to the tokens (Fig. 3b of DTN, arXiv 2112.02624).
 
 It is the mu with y = weight * (x - mu) / s + bias, for some s > 0 of each token and channel.
 """
@@ -58,13 +58,13 @@ def subtracted_mean(norm: nn.Module, x: Tensor, grid: tuple[int, ...]) -> Tensor
 
 
 def why_no_mean(norm: nn.Module) -> str:
-    """Why `subtracted_mean` has no answer."""
+    """The reason why `subtracted_mean` is None."""
     name = type(norm).__name__
     if isinstance(norm, WITHOUT_MEAN):
         return f"{name} subtracts no mean"
     if isinstance(norm, AnnealedNorm):
         return f"{name} is still {float(norm.blend):.0%} LayerNorm: a sum of two norms, each with its own mean"
-    return f"what {name} subtracts is not known"
+    return f"the mean that {name} subtracts is not known"
 
 
 def mean_coefficient(x: Tensor, mean: Tensor) -> Tensor:

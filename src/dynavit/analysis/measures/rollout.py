@@ -1,4 +1,4 @@
-"""What the model looks at through all its layers: attention rollout. Abnar & Zuidema 2020, arXiv 2005.00928.
+"""Attention rollout: attention through all layers of a model. Abnar & Zuidema 2020, arXiv 2005.00928.
 
 Every layer becomes a (t, t) matrix over the model's own tokens, prefix tokens first and then the grid, row by row. Half of each
 token comes from attention and half from the residual connection, so the layers' (A + I) / 2 are multiplied.
@@ -17,7 +17,7 @@ def whole_attention(weights: Tensor, queries: Tensor, keys: Tensor, grid: tuple[
 
     Windows are put in their places. Where one window covers the image, its leading tokens without a place are the prefix
     tokens; other tokens without a place are padding, and rows are renormalised without it. A key that stands for a region, as
-    in PVT, divides its weight evenly among the tokens it is nearest to. Tokens that are no queries keep what they have.
+    in PVT, divides its weight evenly among the tokens it is nearest to. Tokens that are no queries attend to themselves.
 
     One head alone: pass its slice, weights[:, :, h : h + 1].
 
@@ -40,7 +40,7 @@ def whole_attention(weights: Tensor, queries: Tensor, keys: Tensor, grid: tuple[
 def rollout(layers: Sequence[Tensor]) -> Tensor:
     """Layers (b, t_l, t_l), first to last -> (b, t, t), t the largest t_l: where each token at the end comes from.
 
-    A layer with fewer tokens came before the class token did: the tokens that it lacks, in front, stay what they are.
+    A layer with fewer tokens stands before the class token enters: the tokens that it lacks, in front, stay as they are.
     All layers share one grid.
     """
     tokens = max(layer.shape[-1] for layer in layers)
@@ -55,9 +55,9 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 
 
 def attended(attention: Tensor, prefix: int) -> Tensor:
-    """(b, t, t) -> (b, rows * cols), sums to 1: what the class token looks at, or without one the tokens on average.
+    """(b, t, t) -> (b, rows * cols), sums to 1: attention of the class token, or without one of all tokens on average.
 
-    All zero where the class token looks at no patch.
+    All zero where the class token attends to no patch.
     """
     over_patches = attention[:, 0, prefix:] if prefix else attention.mean(1)
     total = over_patches.sum(-1, keepdim=True)
@@ -74,7 +74,7 @@ def _places(queries: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
 
 
 def _shares(keys: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
-    """(w, k, 2) -> (w, k, t): how a key's weight is divided among all tokens. Rows sum to 1; padding has none."""
+    """(w, k, 2) -> (w, k, t): shares of all tokens in a key's weight. Rows sum to 1; padding has none."""
     rows, cols = (torch.arange(n, dtype=torch.float64, device=keys.device) for n in grid)
     patches = torch.cartesian_prod(rows, cols)
     lost = keys.isnan().any(-1)[..., None]
@@ -92,7 +92,7 @@ def _shares(keys: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
 
 
 def _leading(places: Tensor, prefix: int) -> int:
-    """How many of the first tokens of a window are prefix tokens: (w, n, 2) -> 0 where there are several windows."""
+    """(w, n, 2) -> the number of prefix tokens in front; 0 where there are several windows."""
     if len(places) > 1:
         return 0
     return int(places[0, :prefix].isnan().any(-1).long().cumprod(0).sum())

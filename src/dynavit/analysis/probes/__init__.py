@@ -1,4 +1,4 @@
-"""Look into a model while it runs: what its norms do to tokens, and what its attentions look at. See `observe`."""
+"""Run a model and report each call of a norm and each softmax of an attention. See `observe`."""
 
 from .calls import AttentionCall, NormCall
 from .observe import observe

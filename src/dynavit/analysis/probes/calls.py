@@ -1,4 +1,4 @@
-"""What a probe hands over.
+"""Calls of norms and attentions, as `observe` hands them to its callbacks.
 
 Axes:  b images, t tokens, c channels, w windows of an image, h heads, q queries, k keys.
 """

@@ -1,6 +1,6 @@
-"""The course of one forward pass, as far as it tells where tokens lie: modules under way, and grids seen so far.
+"""The course of one forward pass, from which the places of tokens are found: modules under way, and grids seen so far.
 
-Tokens have forgotten their grid. In this order it is looked for
+A sequence of tokens does not tell its grid. It is looked for in this order:
 1. among the arguments of the calls under way, the innermost first,
 2. in an input (b, rows, cols, c) of such a call,
 3. among feature maps made earlier in the pass and grids given earlier, the latest first,
@@ -24,12 +24,12 @@ MOST_IN_FRONT = 8  # class, distillation and register tokens
 
 
 class UnknownPlace(ValueError):
-    """Nobody says where these tokens lie."""
+    """The places of these tokens could not be found."""
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """A module at work."""
+class ModuleCall:
+    """A module whose `forward` is running."""
 
     path: str
     module: nn.Module
@@ -58,11 +58,11 @@ class Map:
 @dataclass(eq=False)
 class Course:
     images: Tensor
-    running: list[Call] = field(default_factory=list)  # the innermost last
+    running: list[ModuleCall] = field(default_factory=list)  # the innermost last
     maps: list[Map] = field(default_factory=list)
     grids: list[Grid] = field(default_factory=list)  # of maps, and given; the latest last
 
-    def enter(self, call: Call) -> None:
+    def enter(self, call: ModuleCall) -> None:
         self.running.append(call)
         self.grids += call.grids
 
@@ -75,7 +75,7 @@ class Course:
             self.grids.append(made.after)
 
     def grid_of(self, path: str, tokens: int, channels: int) -> tuple[Grid, int] | None:
-        """The grid of so many tokens, and how many stand in front of it. None: these are class tokens and the like only."""
+        """The grid of so many tokens, and the number in front of it. None: these are only class tokens and the like."""
         stated = [0, *(static_prefix(call.module) for call in self.running)]
         seen = [*self._given(), *self._channels_last(channels), *reversed(self.grids)]
         found = _fit(tokens, seen, stated)
@@ -95,8 +95,8 @@ class Course:
             )
         return found
 
-    def places(self, call: Call, windows: int, queries: int, keys: int) -> Places | None:
-        """Where the tokens of an attention lie. None: these are not tokens, or queries of which nothing is known."""
+    def places(self, call: ModuleCall, windows: int, queries: int, keys: int) -> Places | None:
+        """Places of the tokens of an attention. None: these are not tokens, or queries of which nothing is known."""
         x = call.tokens
         if x is None or not {queries, keys} & _counts(x):
             return None
@@ -123,13 +123,13 @@ class Course:
         stride = as_pair(getattr(call.module, "stride", None))
         if stride is not None and not prefix:
             coarse = (-(-grid[0] // stride[0]), -(-grid[1] // stride[1]))
-            if math.prod(coarse) == queries:  # every stride-th token asks: query (1, 1) stands on key (stride, stride)
+            if math.prod(coarse) == queries:  # every stride-th token is a query: query (1, 1) stands on key (stride, stride)
                 return Places(on_grid(coarse)[None], (own / torch.tensor(stride))[None], coarse)
-        if queries <= max(prefix, 1):  # only the class token asks
+        if queries <= max(prefix, 1):  # only the class token is a query
             return Places(torch.full((1, queries, 2), torch.nan), own[None], grid)
         return None
 
-    def _reduced(self, call: Call, grid: Grid, prefix: int, keys: int) -> Tensor:
+    def _reduced(self, call: ModuleCall, grid: Grid, prefix: int, keys: int) -> Tensor:
         """The places of fewer keys than queries, made by a convolution or pooling inside the attention."""
         for made in reversed(self.maps):
             for front in {prefix, 0}:
@@ -138,11 +138,11 @@ class Course:
                     nowhere = torch.full((front, 2), torch.nan)
                     return torch.cat([nowhere, of_cells(made.maker, grid, made.after)])
         raise UnknownPlace(
-            f"{call.path}: {math.prod(grid) + prefix} tokens on {spelled(grid)} ask {keys} keys, and no convolution or pooling "
-            "inside the attention makes that many"
+            f"{call.path}: {math.prod(grid) + prefix} tokens on {spelled(grid)} attend to {keys} keys, and no convolution or "
+            "pooling inside the attention makes that many"
         )
 
-    def _window_places(self, call: Call, channels: int, windows: int, tokens: int) -> Places | None:
+    def _window_places(self, call: ModuleCall, channels: int, windows: int, tokens: int) -> Places | None:
         for around in reversed(self.running[: self.running.index(call)]):
             window, x = as_pair(getattr(around.module, "window_size", None)), around.tokens
             if window is None or min(window) < 1 or x is None or x.dim() != 4 or x.shape[-1] != channels:
@@ -176,5 +176,5 @@ def _fit(tokens: int, grids: Iterable[Grid], in_front: Iterable[int]) -> tuple[G
 
 
 def _counts(x: Tensor) -> set[int]:
-    """How many tokens an input may hold: (b, t, c), (b, rows, cols, c) or (b, c, rows, cols)."""
+    """Numbers of tokens that an input (b, t, c), (b, rows, cols, c) or (b, c, rows, cols) may hold."""
     return {x.shape[1]} if x.dim() == 3 else {x.shape[1] * x.shape[2], x.shape[2] * x.shape[3]}

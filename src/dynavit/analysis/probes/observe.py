@@ -1,4 +1,4 @@
-"""One pass of a model, with somebody looking.
+"""Run a model once and report each norm and attention call.
 
 Hooks tell which module is at work, and a `TorchFunctionMode` sees what attentions compute. No `forward` is replaced, no weight
 or attribute changed; after the pass, also a failed one, the model is as it was.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...convert.sites import heads_of
 from .calls import AttentionCall, NormCall
-from .course import Call, Course, UnknownPlace
+from .course import Course, ModuleCall, UnknownPlace
 from .sites import NormSite, attentions, bare, norm_sites, unwrapped
 from .weights import SeeWeights
 
@@ -35,12 +35,12 @@ def observe(
     pass. Nothing is kept: a callback stores what it wants. Of a wrapped model the inside runs, uncompiled, in this process
     alone.
 
-    A norm or attention whose tokens lie nowhere known is an error; with `on_left_out`, which hears its path and the reason,
-    only that one is left out. It also hears of attentions that made no weights between tokens.
+    A norm or attention whose tokens cannot be placed on the image is an error; with `on_left_out`, which is called with its
+    path and the reason, only that one is left out. It is also called for attentions that made no weights between tokens.
 
     Tokens are taken to lie row-major behind their prefix tokens (Hiera's do not). Left out are attention without a softmax over
-    keys, attention over channels, and pooled queries, unless the attention has a `stride`. What a model does to weights after
-    the softmax (ConViT's gates, talking heads) is not seen. Layers of torch itself (nn.MultiheadAttention) have a fast path
+    keys, attention over channels, and pooled queries, unless the attention has a `stride`. Changes of weights after the softmax
+    (ConViT's gates, talking heads) are not seen. Layers of torch itself (nn.MultiheadAttention) have a fast path
     that they do not take under observation: their last bits may differ.
     """
     if images.dim() != 4 or not len(images):
@@ -57,7 +57,7 @@ def observe(
 
     def entered(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            course.enter(Call(path, module, (*args, *kwargs.values())))
+            course.enter(ModuleCall(path, module, (*args, *kwargs.values())))
 
         return hook
 
@@ -91,7 +91,7 @@ def observe(
     with ExitStack() as stack:
         stack.enter_context(_left_as_it_was(model, images))
         for path, module in model.named_modules():
-            # The last before `forward` and the first after it: what others have hooked around it (swapped norms) stays outside.
+            # The last before `forward` and the first after it: hooks of others around it (swapped norms) stay outside.
             stack.callback(module.register_forward_pre_hook(entered(bare(path)), with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(left, prepend=True).remove)
         if on_attention is not None:
@@ -109,7 +109,7 @@ def observe(
 
 @contextmanager
 def _left_as_it_was(model: nn.Module, images: Tensor) -> Iterator[None]:
-    """Evaluation without gradients and compilation; afterwards modes and random numbers are as before."""
+    """Evaluation without gradients and compilation; modes and random numbers are restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     with torch.no_grad(), torch.random.fork_rng([images.device] if images.is_cuda else []), ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and there is no need to import it
@@ -141,7 +141,7 @@ def _norm_call(course: Course, site: NormSite, after: Tensor) -> NormCall | None
     return located and NormCall(site.path, site.norm, site.heads, site.site, before, after, *located)
 
 
-def _attention_call(course: Course, call: Call, weights: Tensor) -> AttentionCall | None:
+def _attention_call(course: Course, call: ModuleCall, weights: Tensor) -> AttentionCall | None:
     """A softmax (b * w, h, q, k) or (b * w * h, q, k) with the places of its tokens; windows of an image follow each other."""
     images, heads = len(course.images), heads_of(call.module)
     assert heads is not None

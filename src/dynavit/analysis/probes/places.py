@@ -1,4 +1,4 @@
-"""Where tokens lie on the image: (row, column) in patches of a grid, NaN for tokens that lie nowhere.
+"""Places of tokens on the image: (row, column) in patches of a grid, NaN for tokens that have none.
 
 Axes:  t tokens, w windows, n tokens of a window, q queries, k keys.
 """
@@ -21,13 +21,13 @@ class Places:
 
 
 def on_grid(grid: Grid, prefix: int = 0) -> Tensor:
-    """(prefix + rows * cols, 2): row-major, behind tokens that lie nowhere."""
+    """(prefix + rows * cols, 2): row-major, behind tokens without a place."""
     patches = torch.cartesian_prod(*(torch.arange(side, dtype=torch.float32) for side in grid))
     return F.pad(patches, (0, 0, prefix, 0), value=torch.nan)
 
 
 def in_windows(grid: Grid, window: Grid, shift: Grid) -> Tensor:
-    """(w, n, 2): what shifted windows do to tokens (roll, pad, cut into windows), done to their places."""
+    """(w, n, 2): places of tokens in shifted windows, rolled, padded and cut into windows as the tokens are."""
     places = on_grid(grid).unflatten(0, grid).roll((-shift[0], -shift[1]), (0, 1))
     rows, cols = (-side % step for side, step in zip(grid, window, strict=True))
     places = F.pad(places, (0, 0, 0, cols, 0, rows), value=torch.nan)

@@ -1,4 +1,4 @@
-"""What can be observed in a model, read from its modules alone.
+"""Norms and attentions that can be observed in a model, found in its modules alone.
 
 Paths are those of the bare model: wrappers (DistributedDataParallel, DataParallel, torch.compile) leave no trace in them.
 """
@@ -16,13 +16,13 @@ from ...convert.sites import find_norms, heads_of, is_attention
 
 Site = Literal["attn", "mlp", "other"]
 
-# Channels attend to channels. With as many channels as tokens its weights could not be told from those of tokens.
+# Attention between channels. With as many channels as tokens its weights could not be told from those between tokens.
 _OVER_CHANNELS = re.compile(r"xca|crosscov|channel", re.I)
 
 
 @dataclass(frozen=True, eq=False)
 class NormSite:
-    """A norm in a block, and what it stands in front of."""
+    """A norm in a block. `site` is the part of the block that it stands in front of."""
 
     path: str
     norm: nn.Module

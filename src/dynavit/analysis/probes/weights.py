@@ -1,6 +1,6 @@
-"""Attention weights, seen while they are used: every softmax, and every fused attention, in whose place nothing is put.
+"""Attention weights, read while the model runs: every softmax, and every fused attention, which is left in place.
 
-A fused call runs as ever and makes the model's output; its weights are computed a second time beside it.
+A fused call makes the model's output as ever; its weights are computed a second time beside it.
 
 Axes:  b samples (or windows), h heads, q queries, k keys, d channels of a head.
 """
@@ -29,7 +29,7 @@ class SeeWeights(TorchFunctionMode):
         weights: Tensor | None = None
         if func is F.scaled_dot_product_attention:
             weights = fused_weights(*args, **kwargs)
-        elif func is F.multi_head_attention_forward:  # of nn.MultiheadAttention; what happens inside it is not seen
+        elif func is F.multi_head_attention_forward:  # of nn.MultiheadAttention; calls inside it are not seen
             weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})[1]
         elif func in SOFTMAX:
             dim = args[1] if len(args) > 1 else kwargs.get("dim")

@@ -1,3 +1,23 @@
-"""The self-contained HTML page of a run, a comparison or an analysis, made from its files alone."""
+"""The self-contained HTML page of a run, a comparison or an analysis, made from its files alone.
 
-from .write import write_report as write_report
+Tasks, also those in a user's own file, add sections to it; see `blocks` for an example.
+"""
+
+from .blocks import Block, Facts, Figure, Figures, Notes, Sample, Samples, Section, Table, Text
+from .read import Run
+from .write import write_report
+
+__all__ = [
+    "Block",
+    "Facts",
+    "Figure",
+    "Figures",
+    "Notes",
+    "Run",
+    "Sample",
+    "Samples",
+    "Section",
+    "Table",
+    "Text",
+    "write_report",
+]

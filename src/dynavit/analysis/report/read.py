@@ -1,19 +1,35 @@
-"""Run and comparison directories, and analyses, as they are on disk. Whatever has not been written yet is simply absent."""
+"""Run and comparison directories, and analyses, as they are on disk. A file that has not been written yet is simply absent."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ...common.metric import Metric
+from ...runs.directory import AnyDirectory, ComparisonDirectory, RunDirectory
+
+# Evaluations name their metrics. Those made before metrics were stored are classifications and have some of these.
+LEGACY_METRICS = (
+    Metric("top1", "top-1", percent=True),
+    Metric("top5", "top-5", percent=True),
+    Metric("loss", "loss", "smaller", digits=4),
+    Metric("ece", "calibration error", "smaller", percent=True),
+)
+LEGACY_MAIN = "top1"
+LOSS = Metric("loss", "loss", "smaller", digits=4)
+LAMBDAS = {"mean": "lambda_mean", "variance": "lambda_var"}  # moment: its name in the log
+
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """What `analysis/index.json` tells about the inside of models, and its figures by file name. Empty if there is none."""
+    """The index of an analysis, and its figures by file name. Empty if there is none."""
 
     name: str
+    path: Path
     index: dict[str, Any]
     figures: dict[str, str]
 
@@ -28,34 +44,79 @@ class Inside:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One training: its options, the machine, its log, its evaluations by name ("test", "val"), and what early exit gives."""
+    """One training as its files tell it.
+
+    Attributes:
+        path: the directory.
+        config: the options.
+        environment: machine and versions.
+        log: lines of the metrics file.
+        evaluations: by name, such as "test" and "val".
+        calibration: what early exit gives.
+        robust: errors on corrupted images, by kind: "corruptions", "imagenet_c", "imagenet_r", "imagenet_a".
+        inside: the analysis that is shown on the same page.
+        finished: the training came to its end.
+    """
 
     name: str
+    path: Path
     config: dict[str, Any]
     environment: dict[str, Any]
-    metrics: list[dict[str, Any]]
+    log: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]
     calibration: dict[str, Any]
-    robust: dict[str, dict[str, Any]]  # by kind: "corruptions", "imagenet_c", "imagenet_r", "imagenet_a"
+    robust: dict[str, dict[str, Any]]
     inside: Inside
+    finished: bool
 
     @property
     def seed(self) -> int | None:
         return self.config.get("seed")
 
+    # ---- Results
+
+    @property
+    def split(self) -> str:
+        """The evaluation that results are about: test, or without one validation; "" if there is none."""
+        return _split(self.evaluations)
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """Results and details of that evaluation; {} if there is none."""
+        return self.evaluations.get(self.split, {})
+
+    def metrics_of(self, evaluation: dict[str, Any]) -> list[Metric]:
+        """Numbers among the results of an evaluation, in the order in which a person reads them. Lists are details."""
+        if "metrics" not in evaluation:
+            return [metric for metric in LEGACY_METRICS if metric.name in evaluation]
+        known = {field.name for field in fields(Metric)}
+        metrics = [Metric(**{name: entry[name] for name in known & set(entry)}) for entry in evaluation["metrics"]]
+        return [metric for metric in metrics if isinstance(evaluation.get(metric.name), int | float | None)]
+
+    @property
+    def main_metric(self) -> Metric | None:
+        """The metric that models are judged by. None: its task names none, or there is no evaluation yet to tell it."""
+        if not self.evaluations:
+            logged = any(LEGACY_MAIN in line for line in self.lines("eval"))
+            return LEGACY_METRICS[0] if logged else None
+        main = self.final.get("main_metric") if "metrics" in self.final else LEGACY_MAIN
+        return next((metric for metric in self.metrics_of(self.final) if metric.name == main), None)
+
+    # ---- Training
+
     @property
     def weights(self) -> str:
-        """Whose validation curve to show: the average's where one was kept."""
+        """Weights whose validation curve is shown: the average where one was kept."""
         return "ema" if any(line.get("weights") == "ema" for line in self.lines("eval")) else "model"
 
     def lines(self, kind: str) -> Iterator[dict[str, Any]]:
-        return (line for line in self.metrics if line.get("kind") == kind)
+        return (line for line in self.log if line.get("kind") == kind)
 
     def curve(self, kind: str, value: str) -> dict[float, float]:
         """Epoch to value; validation lines are those of `weights`."""
         wanted = {"train": {}, "eval": {"split": "val", "weights": self.weights}}[kind]
         lines = (line for line in self.lines(kind) if all(line.get(key) == want for key, want in wanted.items()))
-        return {line["epoch"]: line[value] for line in lines if line.get(value) is not None}
+        return {line["epoch"]: line[value] for line in lines if isinstance(line.get(value), int | float)}
 
     def per_head(self, name: str) -> list[tuple[float, dict[str, list[float]]]]:
         """(epoch, {layer: one value for each head}) over training, of layers that log `name`, in the order of the model."""
@@ -66,6 +127,19 @@ class Run:
             if layers:
                 records.append((float(line["epoch"]), layers))
         return records
+
+    @cached_property
+    def lambdas(self) -> dict[str, Any]:
+        """λ over training, of the "mean" and the "variance": {"epochs": [...], "layers": {path: [heads of each epoch]}}, None
+        for a moment that was not logged; {} if none was. The layers are those at the end."""
+        moments: dict[str, Any] = {}
+        for moment, logged in LAMBDAS.items():
+            records = self.per_head(logged)
+            layers = list(records[-1][1]) if records else []
+            records = [record for record in records if set(layers) <= set(record[1])]
+            paths = {layer: [values[layer] for _, values in records] for layer in layers}
+            moments[moment] = {"epochs": [epoch for epoch, _ in records], "layers": paths} if records else None
+        return moments if any(moments.values()) else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +152,17 @@ class Setting:
     planned: int
     cost: dict[str, Any]
 
-    def finished(self, split: str) -> list[Run]:
+    @property
+    def finished(self) -> list[Run]:
+        return [run for run in self.runs if run.finished]
+
+    def evaluated(self, split: str) -> list[Run]:
         return [run for run in self.runs if split in run.evaluations]
 
     def results(self, split: str, value: str) -> dict[int, float]:
-        """Seed to result, of the finished runs."""
-        found = {run.seed: run.evaluations[split].get(value) for run in self.finished(split)}
-        return {seed: result for seed, result in found.items() if seed is not None and result is not None}
+        """Seed to result, of the runs that were evaluated on a split."""
+        found = {run.seed: run.evaluations[split].get(value) for run in self.evaluated(split)}
+        return {seed: result for seed, result in found.items() if seed is not None and isinstance(result, int | float)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,67 +181,96 @@ class Comparison:
     inside: Inside
 
     @property
-    def split(self) -> str:
-        """The split that results are about: the test split as soon as one run has been evaluated on it."""
-        return (
-            "val"
-            if not any(s.finished("test") for s in self.settings) and any(s.finished("val") for s in self.settings)
-            else "test"
-        )
-
-    @property
     def runs(self) -> list[Run]:
         return [run for setting in self.settings for run in setting.runs]
+
+    @cached_property
+    def split(self) -> str:
+        """The split that results are about: the test split as soon as one run has been evaluated on it."""
+        return _split({name: {} for run in self.runs for name in run.evaluations}) or "test"
+
+    @cached_property
+    def main_metric(self) -> Metric | None:
+        """The metric that settings are judged by. None: their task names none, or no run tells it yet."""
+        evaluated = [run for run in self.runs if self.split in run.evaluations]
+        return next((metric for run in evaluated or self.runs if (metric := run.main_metric)), None)
+
+    @property
+    def shown_metric(self) -> Metric:
+        """The main metric, or without one the loss, which is shown and not judged by."""
+        return self.main_metric or LOSS
+
+    def results(self, setting: Setting) -> dict[int, float]:
+        """Seed to the shown metric."""
+        return setting.results(self.split, self.shown_metric.name)
+
+    def series(self, setting: Setting) -> int:
+        """The number of its colour: the baseline is -1 and drawn in ink, the others are counted from 0."""
+        others = [each for each in self.settings if each is not self.baseline]
+        return -1 if setting is self.baseline else others.index(setting)
+
+
+def _split(evaluations: dict[str, Any]) -> str:
+    return next((name for name in ("test", "val") if name in evaluations), next(iter(evaluations), ""))
 
 
 def read_directory(directory: str | Path) -> Run | Comparison | Inside:
     directory = Path(directory)
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory}: there is no such directory; give that of a run or a comparison")
-    if (directory / "comparison.json").is_file():
+    run, comparison = RunDirectory(directory), ComparisonDirectory(directory)
+    if comparison.is_comparison():
         return read_comparison(directory)
-    if (directory / "config.yaml").is_file() or (directory / "metrics.jsonl").is_file():
+    if run.is_run():
         return read_run(directory)
-    if (directory / "analysis" / "index.json").is_file():
+    if run.analysis_index.is_file():
         return read_inside(directory)
     raise ValueError(
-        f"{directory}: neither a comparison (no comparison.json) nor a run (no config.yaml, no metrics.jsonl), nor has it an "
-        "analysis (no analysis/index.json); give a directory that `dynavit train`, `compare` or `analyze` wrote"
+        f"{directory}: neither a comparison (no {comparison.comparison_file.name}) nor a run (no {run.config_file.name}, no "
+        f"{run.metrics_file.name}), nor has it an analysis (no {run.analysis_index.relative_to(directory)}); give a directory "
+        "that `dynavit train`, `compare` or `analyze` wrote"
     )
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: str | Path) -> Run:
+    files = RunDirectory(directory)
+    evaluations = {file.stem: _json(file) for file in files.evaluation_files()}
     return Run(
-        name=directory.resolve().name,
-        config=_yaml(directory / "config.yaml"),
-        environment=_json(directory / "env.json"),
-        metrics=_json_lines(directory / "metrics.jsonl"),
-        evaluations={file.stem: _json(file) for file in sorted((directory / "eval").glob("*.json"))},
-        calibration=_json(directory / "analysis" / "calibration.json"),
-        robust={file.stem: _json(file) for file in sorted((directory / "eval" / "robust").glob("*.json"))},
+        name=files.path.resolve().name,
+        path=files.path,
+        config=_yaml(files.config_file),
+        environment=_json(files.env_file),
+        log=_json_lines(files.metrics_file),
+        evaluations=evaluations,
+        calibration=_json(files.calibration_file),
+        robust={file.stem: _json(file) for file in files.robustness_files()},
         inside=read_inside(directory),
+        finished=bool(evaluations) or files.finished_file.is_file(),
     )
 
 
-def read_inside(directory: Path) -> Inside:
-    index = _json(directory / "analysis" / "index.json")
+def read_inside(directory: str | Path) -> Inside:
+    files = AnyDirectory(directory)
+    index = _json(files.analysis_index)
     names = [figure["svg"] for section in index.get("sections") or [] for figure in section["figures"]]
-    files = {name: directory / "analysis" / Path(name).name for name in names}
-    figures = {name: file.read_text(encoding="utf-8") for name, file in files.items() if file.is_file()}
-    return Inside(directory.resolve().name, index, figures)
+    there = {name: file for name in names if (file := files.figure_file(name)).is_file()}
+    figures = {name: file.read_text(encoding="utf-8") for name, file in there.items()}
+    return Inside(files.path.resolve().name, files.path, index, figures)
 
 
-def read_comparison(directory: Path) -> Comparison:
-    file = directory / "comparison.json"
-    text = _json(file)
+def read_comparison(directory: str | Path) -> Comparison:
+    files = ComparisonDirectory(directory)
+    text = _json(files.comparison_file)
     if missing := {"varied", "settings"} - set(text):
-        raise ValueError(f"{file}: not a comparison, {' and '.join(sorted(missing))} missing; run `dynavit compare` again")
+        raise ValueError(
+            f"{files.comparison_file}: not a comparison, {' and '.join(sorted(missing))} missing; run `dynavit compare` again"
+        )
     costs = {cost["name"]: cost for cost in text.get("cost") or []}
     settings = [
         Setting(
             name=entry["name"],
             values=entry["values"],
-            runs=[read_run(directory / run) for run in entry["runs"] if (directory / run).is_dir()],
+            runs=[read_run(path) for run in entry["runs"] if (path := files.run(run).path).is_dir()],
             planned=len(entry["runs"]),
             cost=costs.get(entry["name"], {}),
         )
@@ -171,7 +278,7 @@ def read_comparison(directory: Path) -> Comparison:
     ]
     wanted = text.get("baseline") or {}
     return Comparison(
-        title=text.get("title") or directory.resolve().name,
+        title=text.get("title") or files.path.resolve().name,
         created=text.get("created", ""),
         command=text.get("command", ""),
         varied=text["varied"],
@@ -215,7 +322,7 @@ def _json_lines(file: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     parsed = []
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last line end is still being written
+    for number, line in enumerate(lines[:-1], 1):  # the rest behind the last line end is still being written
         try:
             parsed.append(_mapping(file, json.loads(line)))
         except ValueError as error:

@@ -1,25 +1,39 @@
-"""`report.html`, from the files of a run, a comparison or an analysis and nothing else."""
+"""Write the page of a run, a comparison or an analysis, from its files and nothing else."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...common.files import write_text
+from ...runs.directory import AnyDirectory
+from .blocks import Section
 from .page import render
-from .read import Comparison, Inside, read_directory
-from .sections.comparison import comparison_sections
+from .read import Comparison, Inside, Run, read_directory
+from .sections.comparison import comparison_sections, example_run
 from .sections.inside import inside_sections
 from .sections.run import run_sections
 
+SectionsOf = Callable[[Run], Sequence[Section]]
 
-def write_report(directory: str | Path) -> Path:
-    """Write the page of a run, a comparison or an analysis of several runs into its directory and return where it is."""
+
+def write_report(directory: str | Path, sections_of: SectionsOf | None = None) -> Path:
+    """Write the page into the directory of a run, a comparison or an analysis of several runs, and return its path.
+
+    Args:
+        sections_of: sections that only the run's task knows, such as confusion; none if not given. A comparison shows those of
+            one run, see `sections.comparison.example_run`.
+    """
     found = read_directory(directory)
     if isinstance(found, Comparison):
-        page = render(found.title, found.created.replace("T", " "), comparison_sections(found))
+        example = example_run(found)
+        # It is shown on the page of the comparison, with the comparison's analysis.
+        own = sections_of(replace(example, inside=found.inside)) if sections_of and example else ()
+        title, date, sections = found.title, found.created, comparison_sections(found, own)
     elif isinstance(found, Inside):
-        created = str(found.index.get("created", "")).replace("T", " ")
-        page = render(found.name, created, inside_sections(found))
+        title, date, sections = found.name, found.index.get("created", ""), inside_sections(found)
     else:
-        page = render(found.name, str(found.environment.get("date", "")).replace("T", " "), run_sections(found))
-    path = Path(directory) / "report.html"
-    write_text(path, page)
+        own = sections_of(found) if sections_of else ()
+        title, date, sections = found.name, found.environment.get("date", ""), run_sections(found, own)
+    path = AnyDirectory(directory).report_file
+    write_text(path, render(title, str(date).replace("T", " "), sections))
     return path

@@ -2,7 +2,7 @@
 
 Away from the borders every row of P is the same 2 r + 1 numbers, so tiles of S targets against S + 2 r sources share one
 (h, S, S + 2 r) matrix. The first r rows and the last r rows of each sample's real tokens have softmaxes of their own; they
-are computed again, exactly, from the 2 r sources they can see.
+are computed again, exactly, from the 2 r sources within their reach.
 """
 
 import torch
@@ -66,7 +66,7 @@ def _border(x: Tensor, position: Tensor, radius: int, keys: Tensor, first_row: i
     """Exact rows (s, b, r, h, d), from `first_row` of a slice: softmax over its sources, at `keys` (b, 2r), that are real and
     within the radius."""
     at = torch.arange(2 * radius, device=x.device, dtype=torch.float64)
-    offset = at[None, :] - at[first_row : first_row + radius, None]  # (r, 2r): it does not matter where the slice starts
+    offset = at[None, :] - at[first_row : first_row + radius, None]  # (r, 2r), the same for every start of the slice
     allowed = (offset.abs() <= radius).expand(keys.shape[0], *offset.shape)
     if mask is not None:
         allowed = allowed & mask.gather(1, keys)[:, None, :]

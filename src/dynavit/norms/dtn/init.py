@@ -1,4 +1,4 @@
-"""Where each head of DTN looks before training: Eqn 7 of the paper, for every number of heads."""
+"""Positions at which the heads of DTN look before training: Eqn 7 of the paper, for every number of heads."""
 
 import math
 

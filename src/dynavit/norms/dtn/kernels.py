@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 # The masked form P(m x) / P(m) divides by the mass that a row has on real tokens, so it needs smaller weights than a whole
-# row does; below LEAST_MASS the row has lost sight of all real tokens.
+# row does; below LEAST_MASS the row counts as seeing no real token.
 MASKED_CUT, LEAST_MASS = 1e-30, 1e-25
 
 

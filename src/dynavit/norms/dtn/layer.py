@@ -11,7 +11,7 @@ from ..factory import register_norm
 from ..share_logit import share_logit
 from .init import local_position
 from .kernels import grid_kernels, offset_kernel
-from .math import Layout
+from .math import Layout, Operands
 from .op import normalise_tokens
 from .token_grid import resolve_grid
 
@@ -21,7 +21,7 @@ DENSE_LIMIT = 256
 
 @register_norm("dtn")
 class DynamicTokenNorm(Norm):
-    r"""Each token by moments mixed from its own channels and from the tokens around it; the mixture is learned per head.
+    r"""Normalises each token by moments mixed from its own channels and the tokens around it; each head learns its mixture.
 
     For head h, with x^h its channels (Eqns 4-6 of the paper; the affine map is Eqn 1):
 
@@ -43,14 +43,14 @@ class DynamicTokenNorm(Norm):
         num_prefix_tokens: tokens in front (class, registers) that lie outside the grid: LayerNorm for them.
         ndim: 2 for images, 1 for sequences (`grid=(t,)`).
         init: "local" starts each head at its own neighbour (Eqn 7); "trunc_normal" starts P near uniform.
-        offsets: where Eqn 7 puts a window of even side, see `head_offsets`.
+        offsets: place of a window of even side in Eqn 7, see `head_offsets`.
         average: P "learned", "uniform" (1/T), or a "window" of equal weights, |dx|, |dy| <= radius. The last two have no
             `position`.
         radius: weights beyond this offset are 0. None: no limit in 2-D, 16 for banded 1-D kernels, 1 for "window".
         kernel: 1-D only: the "dense" (t, t) kernel, a "band" of `radius`, or "auto": dense up to 256 tokens.
         fixed_mean_lambda, fixed_var_lambda: a number in [0, 1] that replaces the learned lambda of the mean or variance.
         only_var: the mean is LayerNorm's, only the variance is mixed; the same as fixed_mean_lambda=1.
-        backend: "auto" takes the fastest way; "torch" plain operations, which also have second derivatives.
+        backend: "auto" takes the fastest way; "torch" takes plain operations, which also have second derivatives.
     """
 
     needs_grid = True
@@ -140,7 +140,8 @@ class DynamicTokenNorm(Norm):
         layout = self.layout(x.shape[1], grid)
         lam_mean, lam_var = self.mixing_weights(x)
         position = x.new_zeros(self.heads, 1 + self.ndim) if self.average == "window" else self.position
-        return normalise_tokens(x, self.weight, self.bias, lam_mean, lam_var, position, layout, mask, self.backend)
+        operands = Operands(x, self.weight, self.bias, lam_mean, lam_var, position)
+        return normalise_tokens(operands, layout, mask, self.backend)
 
     def mixing_weights(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """(h,), (h,): the weight of the intra-token mean and variance in `like`'s dtype."""
@@ -151,7 +152,7 @@ class DynamicTokenNorm(Norm):
         return weight(self.mean_logit, self.fixed_mean_lambda), weight(self.var_logit, self.fixed_var_lambda)
 
     def layout(self, tokens: int, grid: Grid | None) -> Layout:
-        """The shape of one call, from its token count and the grid that was given."""
+        """The layout of one call, from its token count and the given grid."""
         grid = resolve_grid(type(self).__name__, tokens, self.num_prefix_tokens, self.ndim, grid)
         radius, banded = self.radius, False
         if self.ndim == 1:
@@ -177,7 +178,7 @@ class DynamicTokenNorm(Norm):
         return kernels[0][:, row, :, None] * kernels[1][:, col, None, :]
 
     def scalars(self) -> dict[str, float]:
-        """What the layer has learned, per head, for logs."""
+        """Learned numbers of each head, for logs."""
         values: dict[str, float] = {}
         named = (("lambda_mean", self.mean_logit), ("lambda_var", self.var_logit))
         for name, logit in named:

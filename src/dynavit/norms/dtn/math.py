@@ -1,15 +1,28 @@
 """The equations of Dynamic Token Normalization in plain torch: differentiable, exportable, on any device.
 
-`token_norm` is what the layer means; `native/dtn.c` computes the same numbers faster on CPUs.
+`token_norm` defines the layer; the C kernel in `native/` computes the same numbers faster on CPUs.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .band import band_moments
 from .kernels import LEAST_MASS, MASKED_CUT, centred, grid_kernels, kernel_cut, mix_separable, offset_kernel
+
+
+class Operands(NamedTuple):
+    """The tensors of one call, in the order in which every operator and the C kernel take them."""
+
+    x: Tensor  # (b, prefix + t, c), float32 or float64
+    weight: Tensor | None  # (c)
+    bias: Tensor | None  # (c)
+    lam_mean: Tensor  # (h)
+    lam_var: Tensor  # (h)
+    position: Tensor | None  # (h, 3), in 1-D (h, 2); None: P = 1/t
+    lengths: Tensor | None = None  # (b) real tokens of sequences padded on the right; only the C kernel takes it
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ def _normalise_patches(
     var = (second - mean.square()).clamp_min(0)
 
     lam_mean, lam_var = (lam.to(x.dtype).repeat_interleave(x.shape[-1] // lam.numel()) for lam in (lam_mean, lam_var))
-    if seen is not None:  # where a row sees no real token, intra-token statistics alone
+    if seen is not None:  # rows that see no real token take intra-token statistics alone
         lam_mean, lam_var = (torch.where(seen, lam, 1.0) for lam in (lam_mean, lam_var))
     mu = lam_mean * (mean_ln - offset) + (1 - lam_mean) * mean
     sigma2 = lam_var * var_ln + (1 - lam_var) * var
@@ -117,7 +130,7 @@ def _uniform_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, No
 def _pooled_moments(
     x: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """As released: x is averaged over cells first, so the variance inside a cell is lost; then each token takes its cell's."""
+    """As released: x is averaged over cells first, so the variance inside a cell is lost; tokens take their cell's moments."""
     k, (rows, cols) = layout.pool, layout.grid
     cells = replace(layout, grid=(rows // k, cols // k), pool=1)
     pooled = _cell_sums(x, k, rows, cols)

@@ -1,24 +1,24 @@
 """One call for Dynamic Token Normalization: the C kernel where it can run, else the equations in torch.
 
-    normalise_tokens(x, weight, bias, lam_mean, lam_var, position, layout, mask)
+    normalise_tokens(Operands(x, weight, bias, lam_mean, lam_var, position), layout, mask)
 
 The C kernel sits behind the dispatcher op `dynavit::dtn`, so that torch.compile, FLOP counters and autograd see one node;
 torch.export and ONNX see the plain products instead. Both ways save only x for the backward pass.
 """
 
-import ctypes
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from .kernels import kernel_cut
-from .math import Layout, token_norm
-from .native.build import load_native
+from .math import Layout, Operands, token_norm
+from .native import kernel
+from .native.build import load_kernel
 
 _ONCE = (
     "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
@@ -26,41 +26,36 @@ _ONCE = (
 )
 
 
-def normalise_tokens(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    lam_mean: Tensor,
-    lam_var: Tensor,
-    position: Tensor | None,
-    layout: Layout,
-    mask: Tensor | None = None,
-    backend: str = "auto",
-) -> Tensor:
-    """(b, prefix + t, c) -> weight * (x - mu) / sqrt(sigma^2 + eps) + bias in x's dtype (float32 or float64)."""
+def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
+    """(b, prefix + t, c) -> weight * (x - mu) / sqrt(sigma^2 + eps) + bias in x's dtype."""
     plain = backend == "torch" or torch.compiler.is_exporting()
-    native = not plain and position is not None and layout.pool == 1 and x.is_cpu and native_kernel_available()
+    native = not plain and _has_native_form(operands, layout) and native_kernel_available()
     lengths = _lengths(mask, layout) if native and mask is not None else None
+    if lengths is not None:
+        operands = operands._replace(lengths=lengths)
     if native and (mask is None or lengths is not None):
-        arguments = (x, weight, bias, lam_mean, lam_var, position, lengths, *_as_arguments(layout))
+        arguments = (*operands, *_as_arguments(layout))
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return torch.ops.dynavit.dtn(*arguments)[0]
         return _Native.apply(*arguments)
-    tensors = (x, weight, bias, lam_mean, lam_var, position)
     if plain or torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return _plain(*tensors, layout, mask)
-    return _Recomputed.apply(*tensors, layout, mask)
+        return _plain(operands, layout, mask)
+    return _Recomputed.apply(*operands, layout, mask)
+
+
+def _has_native_form(operands: Operands, layout: Layout) -> bool:
+    return operands.position is not None and layout.pool == 1 and operands.x.is_cpu
 
 
 @torch.compiler.assume_constant_result
 def native_kernel_available() -> bool:
-    return load_native("dtn") is not None
+    return load_kernel() is not None
 
 
 def _lengths(mask: Tensor, layout: Layout) -> Tensor | None:
-    """(b,) real tokens of each sample if this is a sequence padded on its right, the only masks the C kernel takes.
+    """(b,) real tokens of each sample if this is a sequence padded on its right, the only masks that the C kernel takes.
 
-    This looks at the mask's values, which costs nothing on a CPU, the only place where it is asked.
+    This reads the mask's values, which costs nothing on a CPU; it is called nowhere else.
     """
     if len(layout.grid) != 1 or torch.compiler.is_compiling() or type(mask) is not Tensor:  # a fake tensor has no values
         return None
@@ -69,16 +64,11 @@ def _lengths(mask: Tensor, layout: Layout) -> Tensor | None:
     return patches.sum(1) if plain else None
 
 
-def _plain(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    lam_mean: Tensor,
-    lam_var: Tensor,
-    position: Tensor | None,
-    layout: Layout,
-    mask: Tensor | None,
-) -> Tensor:
+# ---- plain torch ----
+
+
+def _plain(operands: Operands, layout: Layout, mask: Tensor | None) -> Tensor:
+    x, weight, bias, lam_mean, lam_var, position, _ = operands
     # Autocast would take the products to half precision; statistics stay in x's.
     with _full_precision(x.device):
         y = token_norm(x, lam_mean, lam_var, position, layout, mask)
@@ -93,7 +83,7 @@ def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class _Refusing(torch.autograd.Function):
-    """Passes gradients through. They depend on `inputs`, but asking how is an error."""
+    """Passes gradients through. They depend on `inputs`, but differentiating them again is an error."""
 
     @staticmethod
     def forward(ctx: Any, inputs: int, *tensors: Any) -> tuple[Any, ...]:
@@ -111,7 +101,7 @@ def _once_differentiable(backward: Callable[..., tuple[Any, ...]]) -> Callable[.
     def wrapped(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         with torch.no_grad():
             grads = backward(ctx, grad)
-        if not torch.is_grad_enabled():  # no one asked for create_graph
+        if not torch.is_grad_enabled():  # create_graph=False
             return grads
         inputs = (grad, *ctx.saved_tensors)
         return _Refusing.apply(len(inputs), *inputs, *grads)
@@ -127,7 +117,7 @@ class _Recomputed(torch.autograd.Function):
         *tensors, layout, mask = arguments
         ctx.save_for_backward(*tensors)
         ctx.rest = layout, mask
-        return _plain(*arguments)
+        return _plain(Operands(*tensors), layout, mask)
 
     @staticmethod
     @_once_differentiable
@@ -138,20 +128,21 @@ class _Recomputed(torch.autograd.Function):
         ]
         wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
         with torch.enable_grad(), _full_precision(grad.device):
-            y = _plain(*(*tensors, *ctx.rest))
+            y = _plain(Operands(*tensors), *ctx.rest)
             grads = iter(torch.autograd.grad(y, wanted, grad, allow_unused=True))
         return *(next(grads) if tensor is not None and tensor.requires_grad else None for tensor in tensors), None, None
 
 
 # ---- the dispatcher op over the C kernel ----
 
-_TENSORS = "Tensor x, Tensor? weight, Tensor? bias, Tensor lam_mean, Tensor lam_var, Tensor position, Tensor? lengths"
-_LAYOUT = "int[] grid, int prefix, int radius, bool banded, int ddof, float eps"
-torch.library.define("dynavit::dtn", f"({_TENSORS}, {_LAYOUT}) -> (Tensor, Tensor)")
-torch.library.define(
-    "dynavit::dtn_backward",
-    f"(Tensor grad, Tensor moments, {_TENSORS}, {_LAYOUT}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
+_TENSORS = len(Operands._fields)
+
+
+def _schema() -> str:
+    """Arguments of both ops: the fields of `Operands`, then the numbers of `_as_arguments`."""
+    kinds = {name: "Tensor" if kind is Tensor else "Tensor?" for name, kind in get_type_hints(Operands).items()}
+    tensors = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
+    return f"{tensors}, int[] grid, int prefix, int radius, bool banded, int ddof, float eps"
 
 
 def _as_arguments(layout: Layout) -> tuple[Any, ...]:
@@ -159,92 +150,27 @@ def _as_arguments(layout: Layout) -> tuple[Any, ...]:
     return list(layout.grid), layout.prefix, radius, layout.banded, layout.ddof, layout.eps
 
 
+def _from_arguments(arguments: tuple[Any, ...]) -> tuple[Operands, Layout]:
+    grid, prefix, radius, banded, ddof, eps = arguments[_TENSORS:]
+    layout = Layout(tuple(grid), prefix, None if radius < 0 else radius, banded, ddof=ddof, eps=eps)
+    return Operands(*arguments[:_TENSORS]), layout
+
+
+torch.library.define("dynavit::dtn", f"({_schema()}) -> (Tensor, Tensor)")
+torch.library.define(
+    "dynavit::dtn_backward",
+    f"(Tensor grad, Tensor moments, {_schema()}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
 @torch.library.impl("dynavit::dtn", "CPU")
-def _forward(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    lam_mean: Tensor,
-    lam_var: Tensor,
-    position: Tensor,
-    lengths: Tensor | None,
-    *layout: Any,
-) -> tuple[Tensor, Tensor]:
-    call = _Call(x, weight, bias, lam_mean, lam_var, position, lengths, layout)
-    y = torch.empty_like(call.x) if lengths is None else torch.zeros_like(call.x)  # padding is not written
-    moments = torch.empty(*x.shape[:2], 2, dtype=torch.float64)
-    call("dtn_forward", moments, y)
-    return y, moments
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    return kernel.forward(*_from_arguments(arguments))
 
 
 @torch.library.impl("dynavit::dtn_backward", "CPU")
-def _backward(
-    grad: Tensor,
-    moments: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    lam_mean: Tensor,
-    lam_var: Tensor,
-    position: Tensor,
-    lengths: Tensor | None,
-    *layout: Any,
-) -> tuple[Tensor, ...]:
-    call = _Call(x, weight, bias, lam_mean, lam_var, position, lengths, layout)
-    grad_x = torch.empty_like(call.x)
-    channels, heads = x.shape[-1], lam_mean.shape[0]
-    sums = torch.zeros(2 * channels + 5 * heads, dtype=torch.float64)
-    small = sums.split([channels, channels, heads, heads, 3 * heads])
-    call("dtn_backward", moments, grad.to(x.dtype).contiguous(), grad_x, *small)
-    grad_position = small[4].view(heads, 3)
-    if position.shape[1] == 2:  # 1-D runs along the rows: [d^2, dy]
-        grad_position = grad_position[:, ::2]
-    # Each gradient is cast to its own fresh tensor: the pieces of `sums` must not leave as views of one another.
-    like = (weight if weight is not None else x, bias if bias is not None else x, lam_mean, lam_var, position)
-    rest = [part.to(other.dtype, copy=True) for part, other in zip((*small[:4], grad_position), like, strict=True)]
-    return grad_x, *rest
-
-
-class _Call:
-    """Arguments of the C entries: pointers to contiguous arrays, kept alive until the call is over."""
-
-    def __init__(
-        self,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        lam_mean: Tensor,
-        lam_var: Tensor,
-        position: Tensor,
-        lengths: Tensor | None,
-        layout: tuple[Any, ...],
-    ) -> None:
-        grid, prefix, radius, _, ddof, eps = layout
-        rows, cols = grid if len(grid) == 2 else (grid[0], 1)
-        if position.shape[1] == 2:
-            position = torch.stack([position[:, 0], torch.zeros_like(position[:, 0]), position[:, 1]], 1)
-        self.x = x.contiguous()
-        self.inputs = [
-            self.x,
-            *(None if part is None else part.to(x.dtype).contiguous() for part in (weight, bias)),
-            *(part.double().contiguous() for part in (lam_mean, lam_var, position)),
-        ]
-        threads = torch.get_num_threads()
-        shape = (x.shape[0], prefix, rows, cols, x.shape[2], lam_mean.shape[0], ddof, radius, threads)
-        self.shape = (ctypes.c_int64 * len(shape))(*shape)
-        self.lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
-        self.numbers = (ctypes.c_double(eps), ctypes.c_double(kernel_cut(x.dtype)))
-        self.suffix = {torch.float32: "f32", torch.float64: "f64"}[x.dtype]
-
-    def __call__(self, entry: str, *arrays: Tensor) -> None:
-        if self.x.numel() == 0:
-            return
-        library = load_native("dtn")
-        assert library is not None, "the op is only called where the C kernel was built"
-        lengths, *pointers = (
-            ctypes.c_void_p(None if part is None else part.data_ptr()) for part in (self.lengths, *self.inputs, *arrays)
-        )
-        getattr(library, f"{entry}_{self.suffix}")(self.shape, lengths, *self.numbers, *pointers)
+def _backward(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    return kernel.backward(grad, moments, *_from_arguments(arguments))
 
 
 @torch.library.register_fake("dynavit::dtn")
@@ -254,27 +180,16 @@ def _forward_fake(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.register_fake("dynavit::dtn_backward")
-def _backward_fake(
-    grad: Tensor,
-    moments: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    lam_mean: Tensor,
-    lam_var: Tensor,
-    position: Tensor,
-    lengths: Tensor | None,
-    *_: Any,
-) -> tuple[Tensor, ...]:
-    channels = x.shape[-1]
-    affine = [x.new_empty(channels, dtype=(x if part is None else part).dtype) for part in (weight, bias)]
+def _backward_fake(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    x, weight, bias, *others = arguments[: _TENSORS - 1]  # all but `lengths`
+    affine = [x.new_empty(x.shape[-1], dtype=(x if part is None else part).dtype) for part in (weight, bias)]
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return grad_x, *affine, *(torch.empty_like(part) for part in (lam_mean, lam_var, position))
+    return grad_x, *affine, *(torch.empty_like(part) for part in others)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:7], output[1])
-    ctx.layout = inputs[7:]
+    ctx.save_for_backward(*inputs[:_TENSORS], output[1])
+    ctx.layout = inputs[_TENSORS:]
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
@@ -285,7 +200,7 @@ def _differentiate(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
 
 
 class _Native(torch.autograd.Function):
-    """The op with its gradient, for eager mode: what `register_autograd` does, without its 0.05 ms of bookkeeping per call."""
+    """The op with its gradient for eager mode: as `register_autograd`, without its 0.05 ms of bookkeeping per call."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
@@ -308,14 +223,15 @@ torch.library.register_autograd("dynavit::dtn_backward", _refuse)
 
 
 @register_flop_formula(torch.ops.dynavit.dtn)
-def _forward_flops(x: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
-    """Two statistics by the dense separable formula, whatever was cut: 2 FLOPs per multiply-add."""
-    grid, prefix, radius, banded = rest[6:10]
-    macs = Layout(tuple(grid), prefix, radius if banded else None).macs_per_channel
-    return 2 * 2 * x[0] * x[2] * macs
+def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
+    """Two statistics by the dense separable formula, whatever was cut: 2 FLOPs per multiply-add. Tensors are their shapes."""
+    operands, layout = _from_arguments(arguments)
+    dense = layout if layout.banded else replace(layout, radius=None)
+    samples, _tokens, channels = operands.x
+    return 2 * 2 * samples * channels * dense.macs_per_channel
 
 
 @register_flop_formula(torch.ops.dynavit.dtn_backward)
-def _backward_flops(grad: Any, moments: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
+def _backward_flops(grad: Any, moments: Any, *arguments: Any, out_shape: Any = None, **_: Any) -> int:
     """Transposed kernels and kernel gradients: twice the forward pass, as for any product of two matrices."""
-    return 2 * _forward_flops(*rest)
+    return 2 * _forward_flops(*arguments)

@@ -1,4 +1,4 @@
-"""Dynamic Token Normalization as its authors' released code computes it, so that their checkpoints give their logits."""
+"""Dynamic Token Normalization as in its authors' released code, so that their checkpoints give the same logits."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -29,7 +29,7 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
             variance inside a cell is lost. Released models take grid // 14 on grids larger than 14.
         only_var: the mean is the intra-token one (the release's "dtn_var").
         init: "local" is Eqn 7 for the first floor(sqrt(h))^2 heads and a truncated normal for the rest, with the release's
-            opposite sign of offsets; "trunc_normal" is what its whole models really start from.
+            opposite sign of offsets; "trunc_normal" is the start of its whole models.
     """
 
     dimensions = (2,)

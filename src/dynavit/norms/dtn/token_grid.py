@@ -1,4 +1,4 @@
-"""Which grid a number of tokens lies on, and errors that say what would fit."""
+"""The grid that a number of tokens lies on, and errors that say which grid would fit."""
 
 import math
 
@@ -42,6 +42,6 @@ def resolve_grid(layer: str, tokens: int, prefix: int, ndim: int, grid: Grid | N
 
 
 def _hint(tokens: int, patches: int, prefix: int) -> str:
-    """How many prefix tokens would explain a count that does not fit."""
+    """The number of prefix tokens that would explain a count that does not fit, as advice."""
     likely = tokens - patches
     return f", or build the layer with num_prefix_tokens={likely}" if 0 < likely <= 8 and likely != prefix else ""

@@ -1,7 +1,7 @@
-"""Sums over all processes that autograd can go through.
+"""Sums over all processes, differentiable by autograd.
 
 Batch statistics belong to the whole batch, also when data parallelism splits it: every process contributes its sums and its
-token counts, so unequal shares weigh what they should. (`nn.SyncBatchNorm` does this on GPUs only.)
+token counts, so unequal shares have the right weights. (`nn.SyncBatchNorm` does this on GPUs only.)
 """
 
 from typing import Any
@@ -34,12 +34,12 @@ def max_over_processes(tensor: Tensor) -> Tensor:
 
 
 def process_count() -> int:
-    """How many processes share the batch."""
+    """The number of processes that share the batch."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """All of a parameter that may be sharded (FSDP), detached. Every process has to ask for it."""
+    """All of a parameter that may be sharded (FSDP), detached. Every process has to call this."""
     return parameter.detach().full_tensor() if _is_sharded(parameter) else parameter.detach()  # type: ignore[attr-defined]
 
 
@@ -55,7 +55,7 @@ def write(parameter: Tensor, value: Tensor) -> None:
 
 
 def _is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # torch's class for it takes a while to import
+    return hasattr(tensor, "full_tensor")  # instead of isinstance: torch's class for it is slow to import
 
 
 class _AllReduceSum(torch.autograd.Function):

@@ -49,7 +49,7 @@ def unbiased(variance: Tensor, count: Tensor) -> Tensor:
 
 
 def _count(x: Tensor, dims: tuple[int, ...], mask: Tensor | None) -> Tensor:
-    """How many values of x are summed over `dims`, in x's dtype."""
+    """The number of values of x that are summed over `dims`, in x's dtype."""
     # Axes where the mask is only broadcast count in full.
     broadcast = 1
     for dim in dims:

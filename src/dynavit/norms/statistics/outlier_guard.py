@@ -1,4 +1,4 @@
-"""Batch statistics that jump away from those of recent steps are held back before they enter a memory."""
+"""Batch statistics far from those of recent steps are clipped before they enter a memory."""
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ def guard(new: Tensor, window: Tensor, unit: Tensor, tau: float) -> Tensor:
 
     Args:
         new: (r, c) statistics of this step.
-        window: (m, r, c) those of the last m steps, clipped as they were.
-        unit: (r, c) what a statistic is measured in.
+        window: (m, r, c) those of the last m steps, as clipped then.
+        unit: (r, c) the unit of each statistic.
     """
     middle = window.quantile(0.5, dim=0)
     deviation = (window - middle).abs().quantile(0.5, dim=0)

@@ -1,4 +1,4 @@
-"""The range of each channel, so measured that it estimates the standard deviation. Pure functions, valid tokens only.
+"""The range of each channel as an estimate of its standard deviation. Pure functions, valid tokens only.
 
 The largest of n normal numbers lies rho_n standard deviations above their mean (Blom's formula), so (max - min) / (2 rho_n) is
 near their standard deviation, whatever n. Max and min over one image depend on that image's token count; max and min over a
@@ -25,7 +25,7 @@ def image_ranges(x: Tensor, mask: Tensor | None, q: float = 0.0) -> tuple[Tensor
         mask: (b, t), True = a real token.
 
     Returns:
-        (2, c) middle and spread; (2, 1) over how many images. One token has a middle but no spread.
+        (2, c) middle and spread; (2, 1) the number of images behind each. One token has a middle but no spread.
     """
     count = x.new_full((x.shape[0], 1), x.shape[1]) if mask is None else mask.sum(1, keepdim=True).to(x.dtype)
     low, high = _extrema(x, mask) if q == 0 else _quantiles(x, mask, count, q)
@@ -47,7 +47,7 @@ def batch_range(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def normal_range(count: Tensor, q: float = 0.0) -> Tensor:
-    """rho: where the 1 - q quantile of `count` standard normal numbers is expected; 0 for a single number.
+    """rho: the expected 1 - q quantile of `count` standard normal numbers; 0 for a single number.
 
     Quantiles lie between the order statistics, whose expectations Blom's formula approximates.
     """

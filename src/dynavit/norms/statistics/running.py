@@ -1,4 +1,4 @@
-"""Batch moments with a memory: what `bn`, `sn`, `repbn` and `prepbn` share."""
+"""Batch moments with a memory: the base of `bn`, `sn`, `repbn` and `prepbn`."""
 
 from typing import Any
 

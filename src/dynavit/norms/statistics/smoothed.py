@@ -47,10 +47,10 @@ class SmoothedNorm(Norm):
         super().reset_parameters()
         self.forget_statistics()
 
-    # ---- What a subclass writes
+    # ---- Written by subclasses
 
     def move(self, statistics: Tensor, weight: Tensor) -> None:
-        """Move the state by one step's statistics (rows, c) of weight (rows, 1), in place, without asking the host anything.
+        """Move the state by one step's statistics (rows, c) of weight (rows, 1), in place, without reading a value on the host.
 
         Where a weight is 0 nothing was seen and nothing may move.
         """
@@ -64,7 +64,7 @@ class SmoothedNorm(Norm):
         """Statistics (rows, c) of two sets of values together; here, weighted means."""
         return old + (new - old) * (new_weight / (old_weight + new_weight).clamp(min=1))
 
-    # ---- When they are called
+    # ---- Called by the forward pass and the training loop
 
     @torch.no_grad()
     def collect(self, statistics: Tensor, weight: Tensor) -> None:
@@ -79,13 +79,13 @@ class SmoothedNorm(Norm):
             self.move(statistics, weight)
 
     def defer_statistics(self, deferred: bool = True) -> None:
-        """From now on statistics move at `commit_statistics`, not at every forward call; with False, the other way round."""
+        """From now on statistics move at `commit_statistics`; with False, at every forward call again."""
         self.deferred = deferred
         self.forget_statistics()
 
     @torch.no_grad()
     def commit_statistics(self) -> None:
-        """The optimiser has made its step: move by what was collected since the last one."""
+        """Called after the optimiser's step: move by the statistics collected since the last one."""
         if self.deferred:
             self.move(self.pending, self.pending_weight)
             self.forget_statistics()
@@ -97,7 +97,7 @@ class SmoothedNorm(Norm):
 
     @torch.no_grad()
     def end_recalibration(self, keep: bool = True) -> None:
-        """Adopt what was collected, or forget it."""
+        """Adopt the collected statistics, or forget them."""
         if keep:
             self.adopt(self.pending, self.pending_weight)
         self.forget_statistics()
@@ -105,7 +105,7 @@ class SmoothedNorm(Norm):
         self.eval()
 
     def forget_statistics(self) -> None:
-        """Drop what was collected and not committed: the step is not made, or made again from its beginning."""
+        """Drop statistics that were collected and not committed: the step is not made, or made again from its beginning."""
         self.pending.zero_()
         self.pending_weight.zero_()
 

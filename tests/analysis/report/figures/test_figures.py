@@ -1,53 +1,27 @@
+"""Each kind of figure: what is drawn from which numbers."""
+
+import math
 import re
 
 import pytest
 
-from analysis.report.made_up import make_run
-from dynavit.analysis.report.figures.canvas import PALETTE, SERIES, series_style
-from dynavit.analysis.report.figures.cells import confused_pairs, confusion_figure, lambda_figure
-from dynavit.analysis.report.figures.curves import MOST_POINTS, curves_figure, lambda_paths_figure, over_seeds, settled_range
-from dynavit.analysis.report.figures.dots import DotRow, dots_figure
-from dynavit.analysis.report.read import read_run
+from dynavit.analysis.report.figures.canvas import svg_element
+from dynavit.analysis.report.figures.confusion import confused_pairs, confusion_figure
+from dynavit.analysis.report.figures.curves import MOST_POINTS, curves_figure, over_seeds, settled_range
+from dynavit.analysis.report.figures.dots import DotRow, dots_figure, mean_row, mean_rows_caption
+from dynavit.analysis.report.figures.lambdas import lambda_at_end, lambda_over_training
+from dynavit.analysis.report.figures.numbers import numbers
+from dynavit.analysis.report.figures.over_layers import LayerLine, layers_figure
+from dynavit.analysis.report.figures.trade_off import trade_off_figure
 
 LARGEST = 150_000  # characters of one figure
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return read_run(make_run(tmp_path_factory.mktemp("figures") / "run", norm="dtn", layers=12, heads=12, epochs=3))
 
 
 def words(svg):
     return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
 
 
-def test_a_figure_takes_its_colours_and_font_from_the_page():
-    svg = dots_figure("a", "accuracy", [DotRow("ln", -1, 1.0, (0.5, 1.5), [0.6, 1.4]), DotRow("dtn", 0, 2.0)])
-    assert svg.startswith("<svg viewBox=") and svg.endswith("</svg>")
-    assert {"ln", "dtn", "accuracy"} <= set(words(svg))
-    assert "var(--ink)" in svg and "var(--series-1)" in svg
-    assert not re.search(r"#[0-9a-f]{6}|http|xmlns|DejaVu|font-family|font:|<image|<style", svg)
-
-
-def test_ids_are_the_figures_own_and_all_references_resolve():
-    row = [DotRow("ln", 0, 1.0, (0.5, 1.5), [0.6, 1.4])]
-    first, second = (dots_figure(name, "accuracy", row) for name in "ab")
-    ids = [set(re.findall(r'id="([^"]*)"', svg)) for svg in (first, second)]
-    assert ids[0] and not ids[0] & ids[1]
-    for svg, known in zip((first, second), ids, strict=True):
-        assert set(re.findall(r'(?:url\(|href=")#([^)"]*)', svg)) == known
-
-
-def test_the_same_numbers_give_the_same_bytes():
-    row = [DotRow("ln", 0, 1.0)]
-    assert dots_figure("a", "x", row) == dots_figure("a", "x", row)
-
-
-def test_strange_class_names_stay_words():
-    names = ["<script>1</script>", "a$b$c", "鳥 & bird"]
-    svg = confusion_figure("c", [[5, 1, 0], [0, 6, 0], [2, 0, 4]], names)
-    assert "<script" not in svg
-    assert {"&lt;script&gt;1&lt;/script&gt;", "a$b$c", "鳥 &amp; bird"} <= set(words(svg))
+# ---- Curves
 
 
 def test_mean_and_band_over_the_epochs_that_all_seeds_have():
@@ -67,55 +41,99 @@ def test_the_range_leaves_out_the_first_quarter_only():
     assert low < 0 < high
 
 
-def test_the_largest_figures_stay_small(run):
+def test_curves_of_many_seeds_and_settings_stay_small():
     noisy = [{epoch: (7919 * epoch * seed) % 1000 / 1000 for epoch in range(1, 301)} for seed in range(1, 4)]
     curves = [(number, over_seeds(noisy)) for number in range(-1, 9)]
-    figures = [
-        curves_figure("accuracy", "accuracy, %", curves, percent=True),
-        lambda_figure(run, "lambda_mean"),
-        lambda_paths_figure(run, "lambda_mean", "λ"),
-        confusion_figure("c", [[10] * 20] * 20, [f"class {i}" for i in range(20)]),
-    ]
-    for svg in figures:
-        assert 1_000 < len(svg) < LARGEST
+    assert 1_000 < len(svg_element("curves", curves_figure("", "", "accuracy, %", curves, 100))) < LARGEST
 
 
-def test_lambda_shows_every_layer_and_head(run):
-    svg = lambda_figure(run, "lambda_mean")
-    layers = run.per_head("lambda_mean")[-1][1]
-    numbers = [f"{value:.2f}" for values in layers.values() for value in values]
-    shown = words(svg)
-    assert len(numbers) == 24 * 12 and set(layers) <= set(shown)
-    assert sorted(word for word in shown if re.fullmatch(r"0\.\d\d", word)) == sorted(numbers)
+# ---- Dots
 
 
-def test_there_is_no_figure_of_nothing(run, tmp_path):
-    without = read_run(make_run(tmp_path / "ln", norm="ln"))
-    assert lambda_figure(without, "lambda_mean") is None
-    assert lambda_paths_figure(without, "lambda_mean", "λ") is None
-    assert curves_figure("a", "a", [(0, over_seeds([{}]))]) is None
-    assert dots_figure("a", "a", []) is None
-    assert confusion_figure("a", [], []) is None
-    assert confusion_figure("a", [[1] * 21] * 21, [""] * 21) is None
+def test_the_mean_of_seeds_has_an_interval_of_one_standard_error():
+    row = mean_row("ln", -1, [1.0, 2.0, 3.0])
+    assert row.value == 2.0 and row.parts == [1.0, 2.0, 3.0]
+    assert row.interval == pytest.approx((2 - 1 / math.sqrt(3), 2 + 1 / math.sqrt(3)))
+    assert "standard error" in mean_rows_caption([row, mean_row("one", 0, [1.0])])
+    alone = mean_row("one", 0, [1.0])
+    assert alone.interval is None and mean_rows_caption([alone]) == "Each dot is a single seed."
+
+
+# ---- Confusion
+
+
+def test_strange_class_names_stay_words():
+    names = ["<script>1</script>", "a$b$c", "鳥 & bird"]
+    svg = svg_element("c", confusion_figure("", "", [[5, 1, 0], [0, 6, 0], [2, 0, 4]], names))
+    assert "<script" not in svg
+    assert {"&lt;script&gt;1&lt;/script&gt;", "a$b$c", "鳥 &amp; bird"} <= set(words(svg))
+
+
+def test_the_largest_confusion_stays_small():
+    figure = confusion_figure("", "", [[10] * 20] * 20, [f"class {i}" for i in range(20)])
+    assert 1_000 < len(svg_element("c", figure)) < LARGEST
 
 
 def test_confused_pairs_are_the_most_frequent_mistakes():
     assert confused_pairs([[9, 0, 2], [5, 9, 0], [0, 1, 9]], most=2) == [(1, 0, 5), (0, 2, 2)]
 
 
-def test_series_differ_in_colour_or_dashes():
-    styles = [series_style(number) for number in range(-1, 3 * len(SERIES))]
-    assert len(set(styles)) == len(styles)
+# ---- λ
 
 
-def luminance(colour):
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+HEADS, LAYERS = 12, [f"blocks.{block}.norm{norm}" for block in range(12) for norm in (1, 2)]
 
 
-@pytest.mark.parametrize("name", SERIES)
-def test_series_stand_out_from_light_and_dark_paper(name):
-    for colour, paper in zip(PALETTE[name], ("#fdfdfc", "#15171a"), strict=True):
-        high, low = sorted((luminance(colour), luminance(paper)), reverse=True)
-        assert (high + 0.05) / (low + 0.05) >= 3
+def test_lambda_shows_every_layer_and_head_at_the_end():
+    layers = {path: [0.5 + 0.4 * math.sin(row + head) for head in range(HEADS)] for row, path in enumerate(LAYERS)}
+    figure = lambda_at_end("dtn-seed0", "mean", 3.0, layers)
+    assert "dtn-seed0 at epoch 3: a row for each layer" in figure.caption
+    svg = svg_element("λ", figure)
+    found = sorted(word for word in words(svg) if re.fullmatch(r"0\.\d\d", word))
+    assert found == sorted(f"{value:.2f}" for values in layers.values() for value in values)
+    assert set(layers) <= set(words(svg)) and 1_000 < len(svg) < LARGEST
+
+
+def test_lambda_over_training_stays_small():
+    paths = [[(7919 * epoch * head) % 1000 / 1000 for head in range(HEADS)] for epoch in range(300)]
+    svg = svg_element("λ", lambda_over_training("a", "mean", range(300), dict.fromkeys(LAYERS, paths)))
+    assert set(LAYERS) <= set(words(svg)) and 1_000 < len(svg) < LARGEST
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_legend_names_the_heads_of_the_layer_that_has_most(order):
+    layers = dict([("few", [[0.1]] * 2), ("many", [[0.1, 0.2, 0.3]] * 2)][::order])
+    svg = svg_element("λ", lambda_over_training("a", "mean", [1, 2], layers))
+    assert [word for word in words(svg) if word.startswith("head")] == ["head 0", "head 1", "head 2"]
+
+
+# ---- Others
+
+
+def test_the_trade_off_marks_line_exits_and_choice():
+    points = [(1.0, 0.5), (2.0, 0.6)]
+    svg = svg_element("f", trade_off_figure("", "", "GMACs", points, points, (1.5, 0.55)))
+    assert "var(--series-1)" in svg and "var(--series-2)" in svg and "var(--ink)" in svg
+    assert {"1", "2", "accuracy, %"} <= set(words(svg)) and not re.search(r"#[0-9a-f]{6}", svg)
+    without_line = svg_element("f", trade_off_figure("", "", "GMACs", [], points, (1.5, 0.55)))
+    assert "var(--series-1)" not in without_line and "var(--series-2)" in without_line
+
+
+def test_a_run_without_values_keeps_its_colour_free():
+    """Series are numbered by run, so that a run has the same colour in all figures."""
+    nothing, values = numbers([None, None]), numbers([1.0, None])
+    svg = svg_element("f", layers_figure("", "", "", ["a", "b"], [LayerLine("x", nothing), LayerLine("y", values)]))
+    assert "var(--series-2)" in svg and "var(--series-1)" not in svg
+
+
+def test_there_is_no_figure_of_nothing():
+    assert curves_figure("", "", "", [(0, over_seeds([{}]))]) is None
+    assert dots_figure("", "", "", []) is None
+    assert confusion_figure("", "", [], []) is None
+    assert confusion_figure("", "", [[1] * 21] * 21, [""] * 21) is None
+    assert layers_figure("", "", "", ["a"], [LayerLine("x", numbers([None]))]) is None
+
+
+def test_a_line_of_dots_marks_what_they_are_compared_with():
+    svgs = [svg_element("f", dots_figure("", "", "", [DotRow("a", 0, 1.0)], line_at=at)) for at in (None, 1.0)]
+    assert svgs[1].count("<path") == svgs[0].count("<path") + 1

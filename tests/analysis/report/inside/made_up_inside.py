@@ -52,6 +52,19 @@ def write(directory: Path, kind: str, found: dict[str, Any]) -> None:
     (directory / "analysis" / f"{kind}.json").write_text(json.dumps(found))
 
 
+def store_index(directory: Path, kinds: Sequence[str]) -> None:
+    """The index of an analysis with one small figure of each kind, as `draw_all` writes it."""
+    (directory / "analysis").mkdir(exist_ok=True)
+    sections = []
+    for kind in kinds:
+        name = f"{kind}-0"
+        figure = {"name": name, "label": kind, "caption": kind, "group": "0", "svg": f"{name}.svg", "png": f"{name}.png"}
+        figure |= {"json": f"{kind}.json"}
+        sections.append({"kind": kind, "title": kind, "text": kind, "figures": [figure], "tables": [], "samples": []})
+        (directory / "analysis" / f"{name}.svg").write_text('<svg viewBox="0 0 1 1"><g/></svg>')
+    write(directory, "index", {"created": "2025-01-02T03:04:05", "runs": [], "sources": {}, "sections": sections})
+
+
 def read(directory: Path, name: str) -> Any:
     return json.loads((directory / "analysis" / f"{name}.json").read_text())
 

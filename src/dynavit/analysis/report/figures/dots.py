@@ -1,10 +1,13 @@
-"""One row for each setting: a dot, an interval, and small dots for what it was made from."""
+"""One row for each setting: a dot, an interval, and small dots for the single values behind it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .canvas import FAINT, colour, draw, series_style
+from ...statistics import mean, standard_error
+from ..blocks import Figure
+from .axes import on_axes
+from .canvas import FAINT, colour, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,14 +22,27 @@ class DotRow:
     parts: Sequence[float] = ()
 
 
-def dots_figure(name: str, label: str, rows: Sequence[DotRow], zero: float | None = None) -> str | None:
-    """Rows from top to bottom, with a line at `zero` if given; None if there is nothing to draw."""
+def mean_row(name: str, series: int, values: Sequence[float]) -> DotRow:
+    """The mean of some seeds, ± one standard error if there are several."""
+    centre, error = mean(values), standard_error(values)
+    return DotRow(name, series, centre, None if error is None else (centre - error, centre + error), values)
+
+
+def mean_rows_caption(rows: Sequence[DotRow]) -> str:
+    """The first sentence of a caption for rows made by `mean_row`."""
+    if any(row.interval for row in rows):
+        return "Large dots are means, lines ± one standard error, small dots the single seeds."
+    return "Each dot is a single seed."
+
+
+def dots_figure(label: str, caption: str, xlabel: str, rows: Sequence[DotRow], line_at: float | None = None) -> Figure | None:
+    """Rows from top to bottom, with a vertical line if `line_at` is given; None if there is nothing to draw."""
     if not rows:
         return None
 
     def paint(axes: "Axes") -> None:
-        if zero is not None:
-            axes.axvline(zero, color=FAINT, lw=0.8)
+        if line_at is not None:
+            axes.axvline(line_at, color=FAINT, lw=0.8)
         for place, row in enumerate(rows):
             shade = colour(series_style(row.series)[0])
             if row.interval:
@@ -37,8 +53,8 @@ def dots_figure(name: str, label: str, rows: Sequence[DotRow], zero: float | Non
         axes.set_yticks(range(len(rows)), [row.name for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.locator_params(axis="x", nbins=6)
-        axes.set_xlabel(label)
+        axes.set_xlabel(xlabel)
         axes.grid(axis="x")
         axes.tick_params(axis="y", length=0)
 
-    return draw(name, 0.8 + 0.26 * len(rows), paint)
+    return Figure(label, caption, 0.8 + 0.26 * len(rows), on_axes(paint))

@@ -2,23 +2,23 @@
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .canvas import LOW, WIDTH
+from .canvas import LOW, SMALL, TEXT, WIDTH
 from .numbers import Numbers
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MatplotlibFigure
 
 COLOURS = "cividis"  # even to the eye, and for colour-blind readers too
 GAP = 0.06
 EDGE = 0.03  # of paper around everything
 LINE = 0.19  # height of a line of small words
 BAR_HEIGHT = 0.46
-SMALL = 7.5  # points
 FRAME = 1.0  # points
 MOST_PIXELS = 112  # of a picture's side: more cannot be seen at this size, and every figure carries its own
 
@@ -35,7 +35,7 @@ class Scale:
 
 
 def columns_for(heads: int) -> int:
-    """How many maps stand in a row.
+    """Number of maps in a row.
 
     >>> [columns_for(heads) for heads in (1, 3, 6, 8, 9, 12, 16, 24)]
     [4, 4, 6, 8, 5, 6, 8, 8]
@@ -45,8 +45,8 @@ def columns_for(heads: int) -> int:
 
 
 class Sheet:
-    def __init__(self, figure: "Figure", height: float) -> None:
-        figure.set_layout_engine(None)  # places are given
+    def __init__(self, figure: "MatplotlibFigure", height: float) -> None:
+        figure.set_layout_engine("none")  # places are given
         self.axes = figure.add_axes((0, 0, 1, 1))
         self.axes.set(xlim=(-EDGE, WIDTH + EDGE), ylim=(height + EDGE, -EDGE), autoscale_on=False)
         self.axes.axis("off")
@@ -54,6 +54,10 @@ class Sheet:
     def words(self, left: float, top: float, text: str, **style: Any) -> None:
         """`top` is that of the line they stand in."""
         self.axes.text(left, top + LINE / 2, text, **{"fontsize": SMALL, "va": "center_baseline", **style})
+
+    def title(self, left: float, top: float, text: str) -> None:
+        """The name of the run that a figure is about."""
+        self.words(left, top, text, fontsize=TEXT, fontweight="bold")
 
     def heat(self, left: float, top: float, width: float, values: Numbers, scale: Scale) -> None:
         """(r, c) values; as high as the grid is for its width."""
@@ -82,7 +86,7 @@ class Sheet:
         self._image(left, top, unit * image.width, unit * image.height, np.asarray(image))
 
     def bar(self, left: float, top: float, scale: Scale, width: float = 1.7) -> None:
-        """What the colours mean."""
+        """A legend of the colours."""
         steps = np.linspace(0, 1, 128)[None]
         self.words(left, top, scale.label)
         self._image(left, top + LINE, width, 0.1, steps, cmap=COLOURS, vmin=0, vmax=1)
@@ -102,23 +106,32 @@ def map_height(width: float, values: Numbers) -> float:
     return width * values.shape[-2] / values.shape[-1]
 
 
-def maps_height(maps: Numbers) -> float:
-    """Of (h, r, c) maps in rows."""
-    columns = columns_for(len(maps))
-    return -(-len(maps) // columns) * (map_height(tile_width(columns), maps) + GAP)
-
-
 def tile_width(columns: int, width: float = WIDTH) -> float:
     return (width - (columns - 1) * GAP) / columns
 
 
-def draw_maps(sheet: Sheet, top: float, maps: Numbers, scale: Scale) -> None:
-    """(h, r, c) maps from left to right, in as many rows as they need."""
+Layers = Sequence[tuple[str, Numbers]]  # a line of words and (h, r, c) maps each
+
+
+def layers_height(layers: Layers) -> float:
+    return sum(LINE + _maps_height(maps) for _, maps in layers)
+
+
+def draw_layers(sheet: Sheet, top: float, layers: Layers, scale: Scale) -> None:
+    """Layers below each other: words, then maps from left to right, in as many rows as they need."""
+    for text, maps in layers:
+        sheet.words(0, top, text)
+        columns = columns_for(len(maps))
+        width = tile_width(columns)
+        for head, values in enumerate(maps):
+            row, column = divmod(head, columns)
+            sheet.heat(column * (width + GAP), top + LINE + row * (map_height(width, maps) + GAP), width, values, scale)
+        top += LINE + _maps_height(maps)
+
+
+def _maps_height(maps: Numbers) -> float:
     columns = columns_for(len(maps))
-    width = tile_width(columns)
-    for head, values in enumerate(maps):
-        row, column = divmod(head, columns)
-        sheet.heat(column * (width + GAP), top + row * (map_height(width, maps) + GAP), width, values, scale)
+    return -(-len(maps) // columns) * (map_height(tile_width(columns), maps) + GAP)
 
 
 def _text(value: float) -> str:

@@ -1,16 +1,15 @@
-"""What each DTN has become: nearer to LayerNorm, to InstanceNorm, or to a local InstanceNorm."""
+"""The norm that each DTN has become: nearer to LayerNorm, to InstanceNorm, or to a local InstanceNorm."""
 
 from typing import Any
 
-from ..figures.over_layers import run_name
-from ..page import Table
-from ..plate import Chapter
-from ..table import number_text
+from ..blocks import Section, Table, Text
+from ..words import number_text
+from .runs import run_name
 
 SHARES = ("ln", "in", "local")
 
 
-def dtn_nature(found: dict[str, Any]) -> Chapter:
+def dtn_nature(found: dict[str, Any]) -> Section:
     shares = [f"{moment}: {share}" for moment in ("mean", "variance") for share in ("LN", "IN", "local")]
     header = ["norm", "site", "became", *shares]
     tables = [
@@ -26,12 +25,11 @@ def dtn_nature(found: dict[str, Any]) -> Chapter:
         for run in found["runs"]
         if run["layers"]
     ]
-    return Chapter(
-        "What each DTN became",
+    text = Text(
         "DTN can turn into other norms. LN: statistics of the token itself; IN: those of all tokens alike; local: those of "
-        "the tokens around it. Under “became” stands the largest share of the mean and the variance together.",
-        tables=tables,
+        "the tokens around it. Under “became” stands the largest share of the mean and the variance together."
     )
+    return Section("What each DTN became", [text, *tables])
 
 
 def _cells(shares: dict[str, Any]) -> list[str]:

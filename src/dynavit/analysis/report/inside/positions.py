@@ -4,14 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..figures.canvas import WIDTH
+from ..blocks import Figure, Figures, Section, Text
+from ..figures.axes import LETTER, short
+from ..figures.canvas import TINY, WIDTH
 from ..figures.numbers import Numbers, finite, numbers
-from ..figures.over_layers import LETTER, run_name, short
 from ..figures.sheet import BAR_HEIGHT, GAP, LINE, Scale, Sheet, map_height, tile_width
-from ..plate import Chapter, Plate
+from .runs import run_name
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MatplotlibFigure
 
 WIDEST = 0.6  # inches of a map
 LABEL_LINE = 0.125
@@ -19,16 +20,15 @@ INITS = {"local": "local", "trunc_normal": "trunc. normal"}
 Rows = list[tuple[str, Numbers, list[int] | None]]  # (label, (h, r, c) weights, the token's row and column)
 
 
-def positions(found: dict[str, Any]) -> Chapter:
-    return Chapter(
-        "Positional weights",
+def positions(found: dict[str, Any]) -> Section:
+    text = Text(
         "DTN mixes the statistics of all tokens with weights P that depend on where they are. Each map shows the weights that "
-        "one token, in the orange frame, gives to all: a bright spot beside it is a local head, an even map weighs all alike.",
-        [_plate(run) for run in found["runs"] if run["layers"]],
+        "one token, in the orange frame, gives to all: a bright spot beside it is a local head, an even map weighs all alike."
     )
+    return Section("Positional weights", [text, Figures([_figure(run) for run in found["runs"] if run["layers"]])])
 
 
-def _plate(run: dict[str, Any]) -> Plate:
+def _figure(run: dict[str, Any]) -> Figure:
     parts, order = _parts(run)
     every = [row for _, rows in parts for row in rows]
     margin = LETTER * max(len(line) for label, _, _ in every for line in label.split("\n")) + 0.1
@@ -36,9 +36,9 @@ def _plate(run: dict[str, Any]) -> Plate:
     scale = _scale([maps for _, maps, _ in every], [numbers(layer["after"]) for layer in run["layers"]])
     height = BAR_HEIGHT + LINE + sum(LINE + sum(_row_height(width, row) + GAP for row in rows) for _, rows in parts)
 
-    def paint(figure: "Figure") -> None:
+    def paint(figure: "MatplotlibFigure") -> None:
         sheet = Sheet(figure, height)
-        sheet.words(0, 0, run_name(run), fontsize=8.5, fontweight="bold")
+        sheet.title(0, 0, run_name(run))
         sheet.bar(margin, LINE, scale)
         top = LINE + BAR_HEIGHT
         for title, rows in parts:
@@ -47,7 +47,7 @@ def _plate(run: dict[str, Any]) -> Plate:
             for row in rows:
                 label, maps, token = row
                 tall = _row_height(width, row)
-                sheet.words(0, top + (tall - LINE) / 2, label, fontsize=7, va="center")
+                sheet.words(0, top + (tall - LINE) / 2, label, fontsize=TINY, va="center")
                 for head, values in enumerate(maps):
                     corner = margin + head * (width + GAP), top + (tall - map_height(width, maps)) / 2
                     sheet.heat(*corner, width, values, scale)
@@ -60,7 +60,7 @@ def _plate(run: dict[str, Any]) -> Plate:
         f"{run_name(run)}: weights of the token in row {row}, column {column} (from 0), a map for each head, from head 0. "
         f"{order} Lighter is larger; one colour scale for the whole figure."
     )
-    return Plate(f"Positional weights before and after training, {run_name(run)}", caption, height, paint)
+    return Figure(f"Positional weights before and after training, {run_name(run)}", caption, height, paint)
 
 
 def _parts(run: dict[str, Any]) -> tuple[list[tuple[str, Rows]], str]:

@@ -1,12 +1,11 @@
-"""What a page says about early exit, once `dynavit calibrate` has found thresholds for a run."""
+"""Sections of early exit, once `dynavit calibrate` has found thresholds for a run. Exits are counted from 1."""
 
-from collections.abc import Collection
 from typing import Any
 
+from ..blocks import Block, Figures, Samples, Section, Table, Text
 from ..figures.trade_off import trade_off_figure
-from ..page import Block, Figure, Figures, Samples, Section, Table, Text
 from ..read import Run
-from ..words import SPLITS, percent, samples_of
+from ..words import percent, samples_of, split_name
 
 CONFIDENCES = {
     "max_softmax": "its largest probability",
@@ -15,13 +14,13 @@ CONFIDENCES = {
 }
 
 
-def early_exit_section(run: Run, inside: Collection[str] = ()) -> Section:
-    """With images that left at each exit, if they are not shown `inside` already."""
+def sections(run: Run) -> list[Section]:
+    """With images that left at each exit, if the analysis on the same page does not show them already."""
     found = run.calibration
     if not found:
-        return Section("Early exit")
-    images = gallery(found) if "exits" not in inside else []
-    return Section("Early exit", [*how_found(found), exits_table(found), figures(run.name, found), *images])
+        return []
+    images = gallery(found) if "exits" not in run.inside.kinds else []
+    return [Section("Early exit", [*how_found(found), exits_table(found), figures(found), *images])]
 
 
 def how_found(found: dict[str, Any]) -> list[Block]:
@@ -48,30 +47,30 @@ def exits_table(found: dict[str, Any]) -> Table:
     header = ["", "leaves from", "images leaving here, %", "accuracy, %", "GMACs per image", "ms per image"]
     notes = [
         "The row of an exit is about all images leaving there; its cost includes all exits before it.",
-        f"Times are measured on batches of {policy['batch_size']}. In the last row images really leave, so batches shrink from "
+        f"Times are measured on batches of {policy['batch_size']}. The last row is early exit executed: batches shrink from "
         "exit to exit, and each image of a small batch may take longer.",
     ]
     return Table("Exits of the cascade", header, [*rows, ["early exit", "", percent(1.0), *early]], notes=notes)
 
 
-def figures(name: str, found: dict[str, Any]) -> Figures:
+def figures(found: dict[str, Any]) -> Figures:
     policy = found["policy"]
     reading = "Squares are single exits for all images, the disc is early exit with the thresholds above"
     shown = []
-    for cost, label, line, meaning in (
+    for cost, xlabel, line, meaning in (
         ("gmacs", "GMACs per image", "curve", "The line is early exit with other thresholds, for smaller and larger budgets."),
         (
             "milliseconds",
             f"ms per image, batches of {policy['batch_size']}",
             "measured",
-            "The same over measured time, images really leaving.",
+            "The same over measured time, early exit executed.",
         ),
     ):
         curve = [(point[cost], point["accuracy"]) for point in found[line]]
         exits = list(zip(policy[cost], found["anytime"], strict=True))
-        svg = trade_off_figure(f"{name} accuracy over {cost}", label, curve, exits, (found[cost], found["accuracy"]))
         caption = f"{meaning if curve else ''} {reading}. Higher and further left is better.".strip()
-        shown.append(Figure(svg, f"Accuracy over {label}", caption))
+        chosen = (found[cost], found["accuracy"])
+        shown.append(trade_off_figure(f"Accuracy over {xlabel}", caption, xlabel, curve, exits, chosen))
     return Figures(shown)
 
 
@@ -90,10 +89,6 @@ def gallery_caption(number: int, exits: int) -> str:
     else:
         kind = f"{'the hardest' if number == exits else 'harder'} ones: no exit before was sure of them"
     return f"Some images that left at exit {number}, {kind}. Prediction and confidence; wrong ones are underlined."
-
-
-def split_name(split: str) -> str:
-    return SPLITS.get(split, f"split {split}")
 
 
 def threshold_text(threshold: float | None) -> str:

@@ -1,25 +1,26 @@
-"""What a page says about the inside of models: the figures and tables that `figures.draw_all` made, embedded as they are."""
+"""Sections about the inside of models: the figures and tables that `inside.draw_all` stored, embedded as they are."""
 
 import re
 from itertools import groupby
 from typing import Any
 
+from ....runs.directory import AnyDirectory
+from ..blocks import Block, Facts, Figures, Sample, Samples, Section, StoredFigure, Table, Text
 from ..figures.canvas import for_page
-from ..page import Block, Facts, Figure, Figures, Sample, Samples, Section, Table, Text
 from ..read import Inside
-from ..words import SPLITS
+from ..words import split_name
 
-# Everything that our figures are made of; more would be somebody else's, and might run or fetch something.
+# Elements of our figures. A file with others was not drawn by us, and might run or fetch something.
 ELEMENTS = {"svg", "rect", "defs", "style", "g", "path", "text", "tspan", "use", "image", "clipPath"}
 
 MOST_ROWS = 12  # of a table beside figures: a longer one is folded away
 
 
 def inside_sections(inside: Inside) -> list[Section]:
-    """What was looked at comes first. None if there is no analysis."""
+    """Runs and images come first. [] if there is no analysis."""
     if not inside.index:
         return []
-    sections = [Section(section["title"], _blocks(section, inside.figures)) for section in inside.sections]
+    sections = [Section(section["title"], _blocks(section, inside)) for section in inside.sections]
     return [what_was_probed(inside), *sections]
 
 
@@ -29,7 +30,7 @@ def what_was_probed(inside: Inside) -> Section:
     rows = [
         ("made", str(index.get("created", "")).replace("T", " ")),
         ("command", index.get("command", "")),
-        ("images", f"{index['images']} of the {SPLITS.get(split, f'split {split}')} of {index['data']}" if split else ""),
+        ("images", f"{index['images']} of the {split_name(split)} of {index['data']}" if split else ""),
         *(("run", _source(name, sources.get(name) or {})) for name in index.get("runs") or []),
     ]
     return Section("What was probed", [Facts([row for row in rows if row[1]])])
@@ -46,11 +47,11 @@ def _source(name: str, source: dict[str, Any]) -> str:
     return f"{name}: {source['model']} in {source['path']}, {about}"
 
 
-def _blocks(section: dict[str, Any], svgs: dict[str, str]) -> list[Block]:
+def _blocks(section: dict[str, Any], inside: Inside) -> list[Block]:
     blocks: list[Block] = [Text(section["text"])]
-    drawn = [figure for figure in section["figures"] if figure["svg"] in svgs]
+    drawn = [figure for figure in section["figures"] if figure["svg"] in inside.figures]
     for _, group in groupby(drawn, key=lambda figure: figure["group"]):
-        blocks.append(Figures([Figure(_embedded(f["svg"], svgs), f["label"], f["caption"]) for f in group]))
+        blocks.append(Figures([StoredFigure(f["label"], f["caption"], _embedded(f["svg"], inside)) for f in group]))
     for table in section["tables"]:
         folded = table["label"] if drawn and len(table["rows"]) > MOST_ROWS else ""
         blocks.append(Table(table["label"], table["header"], table["rows"], notes=table["notes"], summary=folded))
@@ -60,10 +61,11 @@ def _blocks(section: dict[str, Any], svgs: dict[str, str]) -> list[Block]:
     return blocks
 
 
-def _embedded(name: str, svgs: dict[str, str]) -> str:
-    svg = for_page(svgs[name])
+def _embedded(name: str, inside: Inside) -> str:
+    svg = for_page(inside.figures[name])
     foreign = set(re.findall(r"<([\w:]+)", svg)) - ELEMENTS
     addresses = re.findall(r'href="(?!#|data:image/png;)[^"]*', svg)
     if foreign or addresses or re.search(r"<[^>]*\son\w+\s*=", svg):
-        raise ValueError(f"analysis/{name}: dynavit did not draw this figure; run `dynavit analyze` again")
+        file = AnyDirectory(inside.path).figure_file(name)
+        raise ValueError(f"{file}: dynavit did not draw this figure; run `dynavit analyze` again")
     return svg

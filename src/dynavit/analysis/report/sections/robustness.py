@@ -1,22 +1,18 @@
-"""What a page says about corrupted images, once `dynavit eval --robust` has measured errors."""
+"""Sections about errors on corrupted images, once `dynavit robust` has measured them."""
 
 import json
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ....common.metric import NOTHING
 from ...measures.corruption_error import summarise
-from ...statistics import mean, standard_error
-from ..figures.canvas import LOW, draw
-from ..figures.cells import cell, grid, number
-from ..figures.dots import DotRow, dots_figure
-from ..page import Block, Facts, Figure, Figures, Section, Table, Text
+from ...statistics import mean
+from ..blocks import Block, Facts, Figure, Figures, Section, Table, Text
+from ..figures.cells import Cell, cells_figure
+from ..figures.dots import dots_figure, mean_row, mean_rows_caption
 from ..read import Comparison, Run
-from ..table import NOTHING, accuracy_text, number_text, seeds_text
-from ..words import SPLITS, percent
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from ..words import ERROR, mean_text, number_text, percent, seeds_text, split_name
 
 TITLE = "Robustness"
 GROUPS = {
@@ -57,27 +53,25 @@ def _how_measured(found: dict[str, Any]) -> str:
     if found["kind"] == "imagenet_c":
         return "Errors on the files of ImageNet-C."
     images = found["conditions"]["images"]
-    where = SPLITS.get(images["split"], f"split {images['split']}")
+    where = split_name(images["split"])
     severities = {"small": "severities for small images", "large": "the severities of ImageNet-C"}[images["table"]]
     return f"Errors on {images['samples']} images, the {where} of {images['data']}, corrupted in many ways, with {severities}."
 
 
 def _severity_figure(name: str, found: dict[str, Any]) -> Figure:
     """Corruptions down, severities across, clean images first."""
-    errors, clean = found["errors"], found["clean_error"]
-    columns = ["clean", *map(str, found["severities"])] if clean is not None else list(map(str, found["severities"]))
-
-    def paint(axes: "Axes") -> None:
-        for row, values in enumerate(errors.values()):
-            for column, value in enumerate([*([] if clean is None else [clean]), *values]):
-                cell(axes, row, column, LOW, value)
-                number(axes, row, column, len(columns), f"{100 * value:.1f}")
-        grid(axes, [_words(corruption) for corruption in errors], columns)
-        axes.set_xlabel("severity")
-
-    svg = draw(f"{name} {found['kind']}", 0.7 + 0.24 * len(errors), paint)
+    errors = found["errors"]
+    clean = [] if found["clean_error"] is None else [found["clean_error"]]
+    columns = [*(["clean"] if clean else []), *map(str, found["severities"])]
+    cells = [
+        Cell(row, column, False, value, f"{100 * value:.1f}")
+        for row, values in enumerate(errors.values())
+        for column, value in enumerate([*clean, *values])
+    ]
     caption = "Errors in %: a row for each corruption, a column for each severity. The stronger the colour, the more mistakes."
-    return Figure(svg, f"Error of {name} for each corruption and severity", caption)
+    label = f"Error of {name} for each corruption and severity"
+    names, height = [_words(corruption) for corruption in errors], 0.7 + 0.24 * len(errors)
+    return cells_figure(label, caption, height, names, columns, cells, xlabel="severity")
 
 
 def _summary(found: dict[str, Any]) -> Facts:
@@ -111,13 +105,13 @@ def _sentence(note: str) -> str:
 # ---- A comparison
 
 
-def robustness_comparison(comparison: Comparison, series: Mapping[str, int]) -> Section:
-    """Settings down, as in Table 6 of the DTN paper. `series` are the colours of the settings."""
-    blocks = [block for kind in WHERE for block in _compare_corruptions(comparison, kind, series)]
+def robustness_comparison(comparison: Comparison) -> Section:
+    """Settings down, as in Table 6 of the DTN paper."""
+    blocks = [block for kind in WHERE for block in _compare_corruptions(comparison, kind)]
     return Section(TITLE, [*blocks, *_compare_collections(comparison)])
 
 
-def _compare_corruptions(comparison: Comparison, kind: str, series: Mapping[str, int]) -> list[Block]:
+def _compare_corruptions(comparison: Comparison, kind: str) -> list[Block]:
     results = _comparable(comparison, kind)
     if not any(results.values()):
         return []
@@ -126,12 +120,10 @@ def _compare_corruptions(comparison: Comparison, kind: str, series: Mapping[str,
     for setting in comparison.settings:
         found = results[setting.name]
         scores = _mean_corruption_errors(found, results[baseline]) if baseline else []
-        compared = [_percents_text(scores)] if baseline else []
+        compared = [_mean_text([score / 100 for score in scores])] if baseline else []
         rows.append([setting.name, seeds_text(len(found), setting.planned), *compared, *_overall(found)])
         if scores:
-            centre, error = mean(scores), standard_error(scores)
-            interval = (centre - error, centre + error) if error else None
-            dots.append(DotRow(setting.name, series[setting.name], centre, interval, scores))
+            dots.append(mean_row(setting.name, comparison.series(setting), scores))
     notes = [f"{MEANS} Errors are means over corruptions and severities."]
     if baseline:
         notes.append(f"mCE compares each run with {baseline} under the same seed: 100 is equally robust, less is better.")
@@ -139,12 +131,9 @@ def _compare_corruptions(comparison: Comparison, kind: str, series: Mapping[str,
     against = [f"mCE against {baseline}, %"] if baseline else []
     header = ["setting", "seeds", *against, "clean error, %", "corrupted error, %", "gap, points"]
     blocks: list[Block] = [Table(f"Robustness of each setting{WHERE[kind]}", header, rows, notes=notes)]
-    if svg := dots_figure(f"mCE {kind}", f"mCE against {baseline}, %", dots, zero=100):
-        several = "Large dots are means, lines ± one standard error, small dots the single seeds."
-        caption = (
-            f"{several if any(row.interval for row in dots) else 'Each dot is a single seed.'} Further left is more robust."
-        )
-        blocks.append(Figures([Figure(svg, f"mCE of each setting against {baseline}{WHERE[kind]}", caption)]))
+    label, caption = f"mCE of each setting against {baseline}{WHERE[kind]}", mean_rows_caption(dots)
+    if figure := dots_figure(label, f"{caption} Further left is more robust.", f"mCE against {baseline}, %", dots, line_at=100):
+        blocks.append(Figures([figure]))
     return [*blocks, _corruptions_table(kind, results)]
 
 
@@ -152,7 +141,7 @@ def _corruptions_table(kind: str, results: Results) -> Table:
     """The paper has corruptions across; 15 columns do not fit a page. All results have the same corruptions."""
     measured = next(iter(result for found in results.values() for result in found.values()))["errors"]
     rows = [
-        [f"{group}: {_words(corruption)}", *(_mean_text(corruption, found) for found in results.values())]
+        [f"{group}: {_words(corruption)}", *(_of_corruption(corruption, found) for found in results.values())]
         for group, corruptions in GROUPS.items()
         for corruption in corruptions
         if corruption in measured
@@ -161,7 +150,7 @@ def _corruptions_table(kind: str, results: Results) -> Table:
     return Table(f"Errors for each corruption{WHERE[kind]}", ["error, %", *results], rows, notes=notes)
 
 
-def _mean_text(corruption: str, found: Mapping[int, Any]) -> str:
+def _of_corruption(corruption: str, found: Mapping[int, Any]) -> str:
     return f"{100 * mean([mean(result['errors'][corruption]) for result in found.values()]):.1f}" if found else NOTHING
 
 
@@ -171,7 +160,7 @@ def _compare_collections(comparison: Comparison) -> list[Block]:
         results = _comparable(comparison, kind)
         for setting in comparison.settings:
             if found := results[setting.name].values():
-                values = [accuracy_text([result[value] for result in found]) for value in ("error", "top5")]
+                values = [_mean_text([result[value] for result in found]) for value in ("error", "top5")]
                 rows.append([title, setting.name, seeds_text(len(found), setting.planned), *values])
         if any(results.values()):
             notes += _about_missing(comparison, results, None)
@@ -180,8 +169,8 @@ def _compare_collections(comparison: Comparison) -> list[Block]:
 
 
 def _comparable(comparison: Comparison, kind: str) -> Results:
-    """What was measured in the same way: the baseline's usual one and its seeds, or without a baseline the usual one of all.
-    Means over other images or severities cannot stand side by side."""
+    """Results that were measured in the same way: the baseline's usual way and its seeds, or without a baseline the usual way
+    of all. Means over other images or severities cannot stand side by side."""
     results = {
         setting.name: {run.seed: run.robust[kind] for run in setting.runs if run.seed is not None and run.robust.get(kind)}
         for setting in comparison.settings
@@ -199,7 +188,7 @@ def _comparable(comparison: Comparison, kind: str) -> Results:
 
 
 def _way(result: Mapping[str, Any]) -> str:
-    """How it was measured."""
+    """The way a result was measured, as text that can be compared."""
     conditions = {name: value for name, value in result["conditions"].items() if name != "model"}
     return json.dumps([conditions, result.get("severities"), list(result.get("errors", {}))], sort_keys=True)
 
@@ -209,8 +198,8 @@ def _about_missing(comparison: Comparison, results: Results, baseline: str | Non
         return []
     alike = f"{baseline} under the same seed" if baseline else "the others"
     return [
-        "Seeds that are missing were not evaluated with --robust, or not with the same images, corruptions and severities as "
-        f"{alike}."
+        "Seeds that are missing were not measured by `dynavit robust`, or not with the same images, corruptions and severities "
+        f"as {alike}."
     ]
 
 
@@ -222,11 +211,12 @@ def _mean_corruption_errors(found: Mapping[int, Any], baseline: Mapping[int, Any
 def _overall(found: Mapping[int, Any]) -> list[str]:
     """Clean error, corrupted error, gap."""
     keys = ("clean_error", "mean_error", "gap")
-    return [accuracy_text([result[key] for result in found.values() if result[key] is not None]) for key in keys]
+    return [_mean_text([result[key] for result in found.values() if result[key] is not None]) for key in keys]
 
 
-def _percents_text(values: list[float]) -> str:
-    return accuracy_text([value / 100 for value in values])
+def _mean_text(fractions: list[float]) -> str:
+    """In percent."""
+    return mean_text(fractions, ERROR)
 
 
 def _words(corruption: str) -> str:

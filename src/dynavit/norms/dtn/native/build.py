@@ -1,8 +1,9 @@
-"""Compiles a C file of this folder once per machine and loads it; answers None where that cannot be done.
+"""The C kernel as a library: compiled once per machine and loaded; None where that is not possible.
 
-The system's compiler makes a plain shared library without torch's headers in about two seconds, at the first use,
-never at installation. The library is kept in the user's cache under a name that depends on the source, the flags and
-the processor. `DYNAVIT_NATIVE=0` switches native code off; `DYNAVIT_CACHE` moves the cache.
+The system's compiler makes a plain shared library without torch's headers in about three seconds, at the first use, never at
+installation. The compiler is `CC` if it is set, else gcc, cc or clang, the first that is there. The library is kept in the
+user's cache under a name that depends on the sources, the compiler and its version, the flags and the processor.
+`DYNAVIT_NATIVE=0` switches native code off; `DYNAVIT_CACHE` moves the cache.
 """
 
 import ctypes
@@ -18,12 +19,12 @@ import warnings
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"]
+_FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-pthread"]
 
 
 @functools.cache
-def load_native(name: str) -> ctypes.CDLL | None:
-    """The library made from `name`.c, or None (with one warning that says why) if native code is unavailable."""
+def load_kernel() -> ctypes.CDLL | None:
+    """The library, or None if native code is switched off or (with one warning that says why) cannot be built."""
     if os.environ.get("DYNAVIT_NATIVE", "1") == "0":
         return None
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "cc", "clang")), None)
@@ -31,31 +32,42 @@ def load_native(name: str) -> ctypes.CDLL | None:
         reason = "no C compiler (gcc, cc or clang) was found"
     else:
         try:
-            return ctypes.CDLL(str(_compiled(name, compiler)))
+            return ctypes.CDLL(str(_compiled(compiler)))
         except (OSError, subprocess.SubprocessError, RuntimeError) as error:  # RuntimeError: a user without a home
             detail = getattr(error, "stderr", None) or str(error)
-            reason = f"{compiler} could not build {name}.c: {detail.strip()[-800:]}"
+            reason = f"{compiler} could not build DTN's C kernel: {detail.strip()[-800:]}"
     warnings.warn(f"dynavit: the fast CPU kernel is not used, torch does the work: {reason}", RuntimeWarning, stacklevel=2)
     return None
 
 
-def _compiled(name: str, compiler: str) -> Path:
-    sources = sorted(_HERE.glob("*.[ch]"))
-    key = hashlib.sha256()
-    for part in (compiler, *_FLAGS, platform.machine(), _processor(), *(path.read_text() for path in sources)):
-        key.update(part.encode() + b"\0")
-    target = _cache_folder() / f"{name}-{key.hexdigest()[:16]}.so"
+def _compiled(compiler: str) -> Path:
+    target = _cache_folder() / f"dtn-{_key(compiler)}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # renamed when whole: two processes may build at once
             fresh = Path(folder) / target.name
-            command = [*shlex.split(compiler), *_FLAGS, str(_HERE / f"{name}.c"), "-o", str(fresh), "-lm"]
+            command = [*shlex.split(compiler), *_FLAGS, *map(str, sorted(_HERE.glob("*.c"))), "-o", str(fresh), "-lm"]
             try:
-                subprocess.run([*command, "-fopenmp"], check=True, capture_output=True, text=True, timeout=120)
-            except subprocess.CalledProcessError:  # Apple's clang has no OpenMP: one thread is still right
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+                _run([*command, "-fopenmp"])
+            except subprocess.CalledProcessError:  # clang often comes without OpenMP: the numbers are the same on one thread
+                _run(command)
             fresh.replace(target)
     return target
+
+
+def _key(compiler: str) -> str:
+    """A hash of everything that the library depends on."""
+    # An updated compiler keeps its name. One that does not know the option is known by its name alone.
+    version = _run([*shlex.split(compiler), "--version"], check=False)
+    key = hashlib.sha256()
+    sources = [part for path in sorted(_HERE.glob("*.[ch]")) for part in (path.name, path.read_text())]
+    for part in (compiler, version, *_FLAGS, platform.machine(), _processor(), *sources):
+        key.update(part.encode() + b"\0")
+    return key.hexdigest()[:16]
+
+
+def _run(command: list[str], check: bool = True) -> str:
+    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120).stdout
 
 
 def _cache_folder() -> Path:
@@ -64,7 +76,7 @@ def _cache_folder() -> Path:
 
 
 def _processor() -> str:
-    """What `-march=native` depends on: a cache on a shared home must not hand one machine's code to another."""
+    """The features that `-march=native` uses: a cache on a shared home must not hand one machine's code to another."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,0 +1,60 @@
+/* One call of the layer: its input and its kernels. */
+#pragma once
+
+#include <stdint.h>
+
+#include "panel.h"
+
+/* The input of a call, written by kernel.py, which lists the same fields in the same order. Arrays
+   are contiguous and row-major. */
+typedef struct {
+    int64_t samples, prefix, rows, cols, channels, heads;
+    int64_t radius; /* weights beyond this offset are 0; -1: no limit */
+    int64_t ddof;   /* the intra-token variance is divided by channels - ddof */
+    int64_t threads;
+    double eps, cut;
+    const REAL *x;                    /* (samples, prefix + rows * cols, channels) */
+    const REAL *weight, *bias;        /* (channels) or NULL */
+    const double *lam_mean, *lam_var; /* (heads) */
+    const double *position;           /* (heads, 3): a0, a1 of the columns, a2 of the rows */
+    const int64_t *lengths;           /* (samples) real rows of sequences; NULL: all of them */
+} Input;
+
+/* `vertical` kernels run over rows, `horizontal` ones over columns. */
+typedef struct {
+    const Input *in;
+    long tokens;                 /* of a sample, prefix included */
+    Axis *vertical, *horizontal; /* (heads), or (samples, heads) with lengths */
+    double *moments;             /* (samples, tokens, 2): intra-token mean and variance */
+} Job;
+
+static long axes_of(const Input *in) { return in->heads * (in->lengths ? in->samples : 1); }
+
+static void job_end(Job *job) {
+    for (long k = 0; k < axes_of(job->in); k++) {
+        if (job->vertical) axis_free(job->vertical + k);
+        if (job->horizontal) axis_free(job->horizontal + k);
+    }
+    free(job->vertical);
+    free(job->horizontal);
+}
+
+/* Returns 0 if memory is short; `job_end` frees in either case. */
+static int job_begin(Job *job, const Input *in, double *moments, int backward) {
+    long axes = axes_of(in);
+    *job = (Job){.in = in, .tokens = in->prefix + in->rows * in->cols, .moments = moments};
+    job->vertical = calloc(axes, sizeof(Axis));
+    job->horizontal = calloc(axes, sizeof(Axis));
+    if (!job->vertical || !job->horizontal) return 0;
+    int failed = 0;
+    OMP(parallel for num_threads(in->threads) schedule(static) reduction(|:failed) if (in->lengths))
+    for (long k = 0; k < axes; k++) {
+        const double *a = in->position + 3 * (k % in->heads);
+        int rows = in->lengths ? in->lengths[k / in->heads] : in->rows;
+        Score vertical = {a[0], a[2], in->cut, in->radius};
+        Score horizontal = {a[0], a[1], in->cut, in->radius};
+        failed |= !axis_make(job->vertical + k, &vertical, rows > 0 ? rows : 1, backward);
+        failed |= !axis_make(job->horizontal + k, &horizontal, in->cols, backward);
+    }
+    return !failed;
+}

@@ -1,0 +1,28 @@
+/* Included in front of the C kernel by test_native_compilers.py: allocations are counted, and one
+   of them can be made to fail. */
+#pragma once
+
+#include <stdlib.h>
+
+/* weak: one variable for all files of the library */
+__attribute__((weak)) int allocations_before_failure = -1; /* -1: none fails */
+__attribute__((weak)) int allocations_alive = 0;
+
+static inline int may_succeed(void) {
+    return allocations_before_failure < 0 || allocations_before_failure-- > 0;
+}
+
+static inline void *counted(void *memory) {
+    allocations_alive += memory != NULL;
+    return memory;
+}
+
+static inline void released(void *memory) {
+    allocations_alive -= memory != NULL;
+    free(memory);
+}
+
+#define malloc(bytes) (may_succeed() ? counted(malloc(bytes)) : NULL)
+#define calloc(count, bytes) (may_succeed() ? counted(calloc(count, bytes)) : NULL)
+#define aligned_alloc(to, bytes) (may_succeed() ? counted(aligned_alloc(to, bytes)) : NULL)
+#define free(memory) released(memory)
