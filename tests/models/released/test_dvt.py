@@ -211,7 +211,7 @@ def test_made_up_state_dicts_have_the_released_keys(shared_golden):
         }
 
 
-@pytest.mark.parametrize("arch", SIZES)
+@pytest.mark.parametrize("arch", [pytest.param(a, marks=[pytest.mark.slow] if a == "dvt_t2t_vit_14" else []) for a in SIZES])
 def test_a_model_is_known_by_its_shapes(arch):
     state = {name: torch.zeros(()).expand(shape) for name, shape in released_shapes(arch, classes=2).items()}
     cascade = dynavit.import_released(state)
