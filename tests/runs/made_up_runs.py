@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from dynavit.runs.config import TrainConfig, to_plain
 from dynavit.data.config import DataConfig
 from dynavit.engine.checkpoint import Snapshot, write_checkpoint
+from dynavit.models import create_model
+from dynavit.runs.config import TrainConfig, to_plain
 from dynavit.runs.directory import RunDirectory
 from dynavit.runs.model_files import ModelCard
-from dynavit.models import create_model
 
 DIGITS = [str(digit) for digit in range(10)]
 

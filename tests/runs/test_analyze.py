@@ -9,8 +9,8 @@ import torch
 
 import dynavit
 from dynavit.runs.analyze import analyze_runs
-from dynavit.runs.report import write_report
 from dynavit.runs.config import TrainConfig
+from dynavit.runs.report import write_report
 from dynavit.runs.train import train_run
 
 TINY = {"epochs": 0.05, "batch_size": 32}

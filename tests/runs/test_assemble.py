@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dynavit.runs.assemble import build_model, model_call
 from dynavit.common.registry import UnknownNameError
-from dynavit.runs.config import TrainConfig, from_plain, to_plain
 from dynavit.data.dataset import DataSet
+from dynavit.runs.assemble import build_model, model_call
+from dynavit.runs.config import TrainConfig, from_plain, to_plain
 
 
 def data(side, channels=3, classes=7):

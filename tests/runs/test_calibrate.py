@@ -10,14 +10,14 @@ import torch
 
 import dynavit
 from dynavit import TrainConfig, train_run
-from dynavit.runs.calibrate import Exits, Goal, calibrate_run, judge_run, read_calibration, read_policy
-from dynavit.runs.directory import RunDirectory
-from dynavit.runs.subject import Subject
-from dynavit.tasks.early_exit import EarlyExit
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.digits import open_digits
 from dynavit.models.cascade.calibration import simulate
 from dynavit.models.cascade.policy import ExitPolicy, confidence
+from dynavit.runs.calibrate import Exits, Goal, calibrate_run, judge_run, read_calibration, read_policy
+from dynavit.runs.directory import RunDirectory
+from dynavit.runs.subject import Subject
+from dynavit.tasks.early_exit import EarlyExit
 
 BUDGET = 6.2e-5  # GMACs: half-way between the two exits
 CPU = {"device": "cpu", "batch_size": 32}

@@ -7,10 +7,10 @@ import torch
 
 import dynavit
 from dynavit import TrainConfig, evaluate_run, train_run
-from dynavit.runs.config import from_plain, to_plain
 from dynavit.data.config import DataConfig
 from dynavit.engine.config import EmaConfig, EngineConfig
 from dynavit.engine.progress import Progress
+from dynavit.runs.config import from_plain, to_plain
 from dynavit.runs.directory import RunDirectory
 from dynavit.runs.predict import predict_run
 

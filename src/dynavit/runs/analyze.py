@@ -16,21 +16,21 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from ..analysis.report.inside.draw_all import KINDS, draw_all
 from ..analysis.inside.exits import ExitRecorder
 from ..analysis.inside.look import look_inside
 from ..analysis.probes import norm_sites
+from ..analysis.report.inside.draw_all import KINDS, draw_all
 from ..analysis.report.read import Comparison, Run, read_directory, read_run
-from .assemble import build_model
 from ..common.batch import Batch
 from ..common.files import with_nulls, write_json
 from ..data.dataset import DataSet
 from ..data.picture import data_uri
 from ..engine.progress import Progress
-from .directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from ..models.cascade import Cascade
-from .report import write_report
+from .assemble import build_model
+from .directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .opened import Opened
+from .report import write_report
 from .subject import Subject, WhichOptions
 
 BATCH = 16  # attention weights of a batch are held at once: 30 MB a layer for 16 images in ViT-B/16
@@ -85,7 +85,8 @@ def analyze_runs(
         progress.note(f"looking inside {name}")
         some, _ = opened.limited(split, images)
         found = _look(some, split, shown, layers, token, progress)
-        found |= _training(read_run(path))
+        if lambdas := read_run(path).lambdas:
+            found["lambda"] = lambdas
         if opened.images.classes != opened.card.classes:
             progress.note(f"{name} knows its classes by other names: {opened.card.classes[:3]}... not {data.classes[:3]}...")
         norm = opened.config.norm or next((type(site.norm).__name__ for site in norm_sites(opened.model)), "none")
@@ -164,18 +165,6 @@ def _exits(opened: Opened, split: str, answers: list[Any], seen: list[Batch]) ->
         for some in leaving
     ]
     return result
-
-
-def _training(run: Run) -> dict[str, dict[str, Any]]:
-    """λ over training, from the log."""
-    moments: dict[str, Any] = {}
-    for moment, logged in (("mean", "lambda_mean"), ("variance", "lambda_var")):
-        records = run.per_head(logged)
-        layers = list(records[-1][1]) if records else []
-        records = [record for record in records if set(layers) <= set(record[1])]
-        paths = {layer: [values[layer] for _, values in records] for layer in layers}
-        moments[moment] = {"epochs": [epoch for epoch, _ in records], "layers": paths} if records else None
-    return {"lambda": moments} if any(moments.values()) else {}
 
 
 @dataclass(frozen=True)

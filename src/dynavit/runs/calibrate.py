@@ -19,8 +19,8 @@ from ..bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from ..common.files import write_json, write_text
 from ..data.picture import data_uri
 from ..engine.progress import Progress
-from ..models.cascade.calibration import Array, Point, ThresholdCurve, released_thresholds, scores, simulate, trade_off
 from ..models.cascade import Cascade
+from ..models.cascade.calibration import Array, Point, ThresholdCurve, released_thresholds, scores, simulate, trade_off
 from ..models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .directory import RunDirectory
 from .opened import Opened
@@ -220,7 +220,9 @@ class Exits:
         return tuple(exit_gmacs(self.cascade, batch[:1])), tuple(exit_milliseconds(self.cascade, batch))
 
 
-def _as_measured(curve: ThresholdCurve, cascade: Cascade, images: Tensor, kind: ConfidenceKind, batch_size: int) -> ThresholdCurve:
+def _as_measured(
+    curve: ThresholdCurve, cascade: Cascade, images: Tensor, kind: ConfidenceKind, batch_size: int
+) -> ThresholdCurve:
     """The curve with the time that its thresholds really take. Batches shrink on the way, and a small one costs more per image
     than its share of a full one, which the sum of the exits' times does not know.
     """
@@ -231,9 +233,7 @@ def _as_measured(curve: ThresholdCurve, cascade: Cascade, images: Tensor, kind: 
     return replace(curve, cost=np.interp(range(len(curve)), at, np.maximum.accumulate(spent)))
 
 
-def _judge(
-    exits: Exits, split: str, seen: Seen, policy: ExitPolicy, thresholds: Array, progress: Progress
-) -> dict[str, Any]:
+def _judge(exits: Exits, split: str, seen: Seen, policy: ExitPolicy, thresholds: Array, progress: Progress) -> dict[str, Any]:
     """The results of a policy on a split, early exit executed, and beside it thresholds (points, exits) for other budgets."""
     assert policy.gmacs is not None and policy.batch_size is not None
     progress.note(f"running {split} with early exit")

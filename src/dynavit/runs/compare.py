@@ -194,7 +194,11 @@ def _train_all(planned: Mapping[str, TrainConfig], out: ComparisonDirectory, pro
 
 
 def _train_in_pool(
-    left: dict[str, TrainConfig], out: ComparisonDirectory, processes: int, watch: Watcher, tell: Callable[[str, str | None], None]
+    left: dict[str, TrainConfig],
+    out: ComparisonDirectory,
+    processes: int,
+    watch: Watcher,
+    tell: Callable[[str, str | None], None],
 ) -> list[str]:
     """Train all that is left, and take it out when it is done. Returns the runs under way when a process died, if one did."""
     from ..engine.worker_pool import WorkerDied, run_jobs

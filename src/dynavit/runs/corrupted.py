@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from ..common.files import write_json
 from ..data.config import DataConfig
-from ..data.corruptions.loader import CorruptedLoader
 from ..data.corruptions.exact import check_exact
+from ..data.corruptions.loader import CorruptedLoader
 from ..data.corruptions.severities import SMALL_SIDE
 from ..data.dataset import DataSet
 from ..data.fingerprint import fingerprint

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from ..bench.timing import time_interleaved
-from ..deploy.export.write_model import Format, write_model
-from ..deploy.directory import new_directory
-from ..deploy.fold.folding import fold
 from ..deploy.bundle.manifest import is_bundle, read_manifest, write_manifest
-from ..deploy.export.quantise import quantise_onnx
 from ..deploy.bundle.runner import OnnxPart
+from ..deploy.directory import new_directory
+from ..deploy.export.quantise import quantise_onnx
+from ..deploy.export.write_model import Format, write_model
+from ..deploy.fold.folding import fold
 from ..tasks.classification import Classification
 from ..tasks.table import TASKS
 from .fold import beside, chosen_images, example_of

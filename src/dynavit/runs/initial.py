@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
-from .model_files import load, read_state
-from .subject import Subject
 from ..models.layers import resize_positions
 from ..models.released import import_released
-from ..norms.annealed import AnnealedNorm
 from ..norms import Norm
+from .model_files import load, read_state
+from .subject import Subject
 
 State = dict[str, Tensor]
 
@@ -124,8 +123,8 @@ def _pretrained(name: str) -> nn.Module:
     except Exception as error:  # timm, its hub and the network raise all kinds
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and keeps them "
-            "in its cache"
+            f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and "
+            "keeps them in its cache"
         ) from error
 
 

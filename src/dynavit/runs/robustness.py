@@ -23,18 +23,18 @@ from ..analysis.report.read import read_comparison
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
 from ..common.task import Task
-from .corrupted import CorruptedRun, Measured, Question, fingerprint_of
 from ..data.corruptions import CORRUPTIONS, SEVERITIES
 from ..data.folder import some
 from ..data.imagenet_variants import class_numbers, corruption_folders, is_imagenet, open_variant
 from ..engine.evaluate import evaluate
 from ..engine.progress import Progress
 from ..engine.worker_pool import run_jobs, say
-from .model_files import ModelCard
+from ..tasks.classification import Classification
+from .corrupted import CorruptedRun, Measured, Question, fingerprint_of
 from .directory import ComparisonDirectory, RunDirectory
 from .evaluate import EVAL_BATCH
+from .model_files import ModelCard
 from .subject import Subject, WhichOptions
-from ..tasks.classification import Classification
 
 CLEAN = "clean"  # measured like a corruption, at severity 0
 ALEXNET_NAME = "alexnet"

@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.registry import guests_used
 from ..common.data import LoaderOptions
+from ..common.registry import guests_used
 from ..engine.loop import Summary, train
 from ..engine.processes import Processes
 from ..engine.progress import Progress
@@ -101,15 +101,11 @@ def _how(config: TrainConfig, processes: Processes, *, train: bool) -> LoaderOpt
     )
 
 
-def _card(
-    call: dict[str, Any], data: "Data", task: str, options: dict[str, Any], guests: list[dict[str, Any]]
-) -> ModelCard:
+def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any], guests: list[dict[str, Any]]) -> ModelCard:
     facts = data.describe()
     classes, preprocess = facts.pop("classes", []), facts.pop("preprocess", {})
     sizes = {"name": data.name} | {name: len(split) for name, split in data.splits.items()}
-    return ModelCard(
-        call, classes, preprocess, sizes, task=task, task_options=options, more=facts, guests=guests
-    )
+    return ModelCard(call, classes, preprocess, sizes, task=task, task_options=options, more=facts, guests=guests)
 
 
 def _has_result(file: Path, steps: int) -> bool:
@@ -139,8 +135,8 @@ def _check_same_run(out: Path, config: TrainConfig, card: ModelCard) -> None:
         now_there = files.get((guest["kind"], guest["name"]))
         if now_there is not None and now_there["sha256"] != guest["sha256"]:
             raise ValueError(
-                f"{out} cannot be resumed: {now_there['file']}, which defines its {guest['kind']} {guest['name']!r}, has changed "
-                "since; bring the file back as it was, or start a new run"
+                f"{out} cannot be resumed: {now_there['file']}, which defines its {guest['kind']} {guest['name']!r}, has "
+                "changed since; bring the file back as it was, or start a new run"
             )
 
 

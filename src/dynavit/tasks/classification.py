@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..analysis.measures.reliability import bin_sums, calibration_error, filled_bins
 from ..common.answers import answer_line, best_classes
 from ..common.batch import Batch
 from ..common.metric import Metric
 from ..common.task import Evaluator, Task
 from .image import ImageTask
 
-CALIBRATION_BINS = 15
 SHOWN = 24  # images kept as examples
 MOST_CLASSES = 20  # that a table on a terminal shows
 
@@ -128,20 +128,15 @@ class ClassificationEvaluator(Evaluator):
         logits = logits.double()
         if logits.shape[-1] != self.classes:
             raise ValueError(f"the model gives {logits.shape[-1]} numbers for {self.classes} classes")
-        probabilities = logits.softmax(-1)
-        confidence, predicted = probabilities.max(-1)
-        correct = predicted == targets
+        confidence, predicted = logits.softmax(-1).max(-1)
         # Right among the five largest: fewer than five classes are strictly more probable than the target.
         rank = (logits > logits.gather(1, targets[:, None])).sum(-1)
-        # Bins (0, 1/15], (1/15, 2/15], ... as in Guo et al., ICML 2017.
-        bins = (confidence * CALIBRATION_BINS).ceil().long().sub(1).clamp(0, CALIBRATION_BINS - 1)
         pairs = targets * self.classes + predicted
         self.add("samples", torch.tensor(len(targets), device=logits.device))
         self.add("loss", F.cross_entropy(logits, targets, reduction="sum"))
         self.add("correct5", (rank < 5).sum())
         self.add("confusion", torch.bincount(pairs, minlength=self.classes**2).reshape(self.classes, self.classes))
-        for name, weights in {"count": torch.ones_like(confidence), "confidence": confidence, "correct": correct}.items():
-            self.add(f"bin_{name}", logits.new_zeros(CALIBRATION_BINS).index_add(0, bins, weights.double()))
+        self.add("bins", bin_sums(confidence, predicted == targets))
 
     def results(self) -> Iterator[tuple[str, float]]:
         """loss, top1, top5 as fractions, and ece: the expected calibration error with 15 bins."""
@@ -152,8 +147,7 @@ class ClassificationEvaluator(Evaluator):
         yield "loss", float(self.totals["loss"]) / samples
         yield "top1", int(confusion.trace()) / samples
         yield "top5", int(self.totals["correct5"]) / samples
-        gap = (self.totals["bin_confidence"] - self.totals["bin_correct"]).abs().sum()
-        yield "ece", float(gap) / samples
+        yield "ece", calibration_error(self.totals["bins"])
 
     def details(self) -> dict[str, Any]:
         """Accuracy of each class (None: no sample), the confusion matrix with true classes as rows, and the filled bins of a
@@ -161,10 +155,5 @@ class ClassificationEvaluator(Evaluator):
         confusion = self.totals["confusion"]
         of_class = confusion.sum(1)
         per_class = [int(right) / int(n) if n else None for right, n in zip(confusion.diagonal(), of_class, strict=True)]
-        bins = zip(*(self.totals[f"bin_{name}"].tolist() for name in ("count", "confidence", "correct")), strict=True)
-        reliability = [
-            {"samples": int(count), "confidence": confidence / count, "accuracy": correct / count}
-            for count, confidence, correct in bins
-            if count
-        ]
-        return {"per_class": per_class, "confusion": confusion.tolist(), "reliability": reliability}
+        bins = filled_bins(self.totals["bins"])
+        return {"per_class": per_class, "confusion": confusion.tolist(), "reliability": bins}

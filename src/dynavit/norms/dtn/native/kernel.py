@@ -1,7 +1,6 @@
 """Calls of the C kernel: tensors in, tensors out, without autograd."""
 
 import ctypes
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,11 +71,8 @@ def _call(entry: str, operands: Operands, layout: Layout, *arrays: Tensor) -> No
     radius = -1 if layout.radius is None else layout.radius
     sizes = (x.shape[0], layout.prefix, rows, cols, x.shape[2], operands.lam_mean.shape[0])
     options = (radius, layout.ddof, torch.get_num_threads(), layout.eps, kernel_cut(x.dtype))
-    call = _Input(*sizes, *options, *map(_pointer, operands))
-    failed = getattr(library, f"{entry}_{_SUFFIX[x.dtype]}")(ctypes.byref(call), *map(_pointer, arrays))
+    call = _Input(*sizes, *options, *[None if part is None else part.data_ptr() for part in operands])
+    function = getattr(library, f"{entry}_{_SUFFIX[x.dtype]}")
+    failed = function(ctypes.byref(call), *[ctypes.c_void_p(part.data_ptr()) for part in arrays])
     if failed:
         raise MemoryError(f"DTN's C kernel found no memory for its work on tokens of shape {tuple(x.shape)}")
-
-
-def _pointer(tensor: Tensor | None) -> Any:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

@@ -1,0 +1,83 @@
+"""Evaluate a run on a split of its own data set or another one."""
+
+import time
+from os import PathLike
+from typing import Any, Unpack
+
+from ..engine.evaluate import evaluate
+from ..engine.progress import Progress
+from .opened import Opened
+from .subject import Subject, WhichOptions
+
+EVAL_BATCH = 256
+EXAMINED = 512  # samples that examples are chosen from
+
+
+def evaluate_run(
+    run: str | PathLike[str] | Subject,
+    *,
+    split: str | None = None,
+    batch_size: int = EVAL_BATCH,
+    progress: Progress | None = None,
+    **which: Unpack[WhichOptions],
+) -> dict[str, Any]:
+    """Evaluate a run's model on a split of its own data set or another with the same classes; writes eval/<split>.json.
+
+    The split is test where there is one, otherwise val, if not given. Several processes share the samples; all of them call
+    this.
+
+    Args:
+        which: the fields of `Subject`: checkpoint, weights, data (a name, or a data set that is open already), data_dir,
+            device, strict.
+    """
+    progress, subject = progress or Progress(), Subject.of(run, which)
+    opened = subject.open()
+    split = split or opened.final_split
+    classes, known = getattr(opened.data, "classes", []), opened.card.classes
+    if classes != known:
+        progress.note(f"classes have other names than in training: {classes[:3]}... instead of {known[:3]}...")
+    loader = opened.loader(split, batch_size)
+    evaluator = opened.task.evaluator()
+    start = time.perf_counter()
+    results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator)
+    seconds = time.perf_counter() - start
+    main = opened.task.main_metric
+    source = subject.source()
+    report = {
+        "data": opened.data.name,
+        "split": split,
+        "checkpoint": subject.checkpoint,
+        "weights": source["weights"],
+        "step": source["step"],
+        "task": opened.task.name,
+        "main_metric": main.name if main is not None else None,
+        "metrics": [metric.to_dict() for metric in opened.task.metrics],
+        **results,
+        "samples": evaluator.samples,
+        **evaluator.details(),
+        **({"classes": classes} if classes else {}),
+        "throughput": {"images_per_second": evaluator.samples / seconds, "batch_size": batch_size},
+        "samples_shown": _examples(opened, split),
+    }
+    if opened.processes.is_main:
+        report["file"] = str(subject.directory.write_evaluation(_name(opened, split), report))
+    return report
+
+
+def _name(opened: Opened, split: str) -> str:
+    """Of the result's file: the split, and what is not as usual."""
+    subject, parts = opened.subject, []
+    if not opened.is_own_data:
+        parts.append(opened.data.name.replace("/", "_"))
+        parts += [subject.data_dir.name] if subject.data_dir is not None else []
+    parts.append(split)
+    parts += [subject.checkpoint] if subject.checkpoint != "last" else []
+    usual = "ema" if opened.config.ema.decay else "model"
+    parts += [subject.weights] if subject.weights not in (None, usual) else []
+    return "-".join(map(str, parts))
+
+
+def _examples(opened: Opened, split: str) -> list[dict[str, Any]]:
+    """From the first samples of the split, the same in every process."""
+    (batch,) = next(iter(opened.loader(split, EXAMINED, alone=True).epoch()))
+    return opened.task.examples(batch.to(opened.processes.device, opened.processes.dtype), opened.data)

@@ -1,0 +1,32 @@
+"""The page of a run, a comparison or an analysis, with the sections that the run's task brings."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.report import write_report as write_page
+
+if TYPE_CHECKING:
+    from ..analysis.report.read import Run
+
+
+def write_report(directory: str | PathLike[str]) -> Path:
+    """Write report.html from the files in a directory and return where it is."""
+    return write_page(Path(directory), sections_of_task)
+
+
+def sections_of_task(run: "Run") -> Sequence[Any]:
+    """The task's own sections of the page; a note if the task is a guest whose file was not named."""
+    from ..analysis.report import Notes, Section
+    from ..tasks.table import TASKS
+    from .directory import RunDirectory
+    from .model_files import ModelCard
+
+    if not RunDirectory(run.path).card_file.is_file():
+        return []  # it has not begun
+    name = ModelCard.read(run.path).task
+    if name not in TASKS:
+        note = f"sections of the task {name!r} are left out: it is not registered here; name its file with --plugin FILE.py"
+        return [Section("Task", [Notes([note])])]
+    return TASKS[name].report_sections(run)
