@@ -75,16 +75,12 @@ def guest_trained(pretrained=False, num_classes=10):
 NAMES = ["guest_any", "guest_net", "guest_plain", "guest_trained", "guest_vit"]
 
 
-@pytest.fixture(scope="module")
-def guests(tmp_path_factory):
-    file = tmp_path_factory.mktemp("guests") / "my_models.py"
+@pytest.fixture
+def guests(tmp_path, no_guest_stays):
+    file = tmp_path / "my_models.py"
     file.write_text(GUEST)
     load_plugin(file)
-    yield file
-    for name in NAMES:  # other tests list models
-        registry.MODELS._things.pop(name, None)
-        registry.MODELS._guests.pop(name, None)
-        timm.models._registry._model_entrypoints.pop(name, None)
+    return file
 
 
 def norms(model):
@@ -173,25 +169,21 @@ def test_features_only_for_a_guest_that_has_them(guests):
     assert [tuple(map_.shape) for map_ in model(images())] == [(2, 32, 4, 4)]
 
 
-def test_a_cell_that_runs_twice_replaces_the_model(guests):
+def test_a_cell_that_runs_twice_replaces_the_model(no_guest_stays):
     def define(width):
         @dynavit.register_model
-        def guest_any(**kwargs):
+        def guest_cell(**kwargs):
             return nn.Linear(width, 2)
 
-        return guest_any
-
-    before = registry.MODELS._things.pop("guest_any"), registry.MODELS._guests.pop("guest_any")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         define(3)
         define(5)
     for create in (dynavit.create_model, timm.create_model):
-        assert create("guest_any").in_features == 5
-    registry.MODELS._things["guest_any"], registry.MODELS._guests["guest_any"] = before
+        assert create("guest_cell").in_features == 5
 
 
-def test_names_of_others_are_refused():
+def test_what_cannot_be_registered_or_built(no_guest_stays):
     def resnet18():
         return nn.Identity()
 
@@ -201,17 +193,15 @@ def test_names_of_others_are_refused():
     with pytest.raises(ValueError, match="stands above a function"):
         dynavit.register_model("mine")
 
+    @dynavit.register_model
     def guest_nothing():
         return "a word"
 
-    dynavit.register_model(guest_nothing)
     with pytest.raises(ValueError, match="'guest_nothing': its function returned str"):
         dynavit.create_model("guest_nothing")
-    for table in (registry.MODELS._things, registry.MODELS._guests, timm.models._registry._model_entrypoints):
-        del table["guest_nothing"]
 
 
-def test_an_installed_package_may_offer_a_bare_function(monkeypatch):
+def test_an_installed_package_may_offer_a_bare_function(monkeypatch, no_guest_stays):
     class Point:
         name = "guest_offered"
 
@@ -226,7 +216,6 @@ def test_an_installed_package_may_offer_a_bare_function(monkeypatch):
     assert norms(model) == [RMSNorm] * 2
     with pytest.raises(ValueError, match="unknown option of model 'guest_offered' 'classes'"):
         dynavit.create_model("guest_offered", classes=3)
-    del registry.MODELS._things["guest_offered"], registry.MODELS._guests["guest_offered"]
 
 
 def offered(num_classes=2):

@@ -28,24 +28,6 @@ def test_the_list_is_sorted_and_can_be_narrowed():
     assert dynavit.list_models("nothing*") == []
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_every_own_model_is_described_and_starts_with_layer_norm(name):
-    assert registry.describe_model(name)
-    with torch.device("meta"):
-        model = dynavit.create_model(name)
-    kinds = {type(module) for module in model.modules() if isinstance(module, dynavit.Norm)}
-    assert kinds == {LayerNorm}
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_every_own_model_is_in_timm_unless_timm_has_the_name(name):
-    assert timm.is_model(name)
-    if name == "test_vit":
-        assert timm.models.model_entrypoint(name).__module__.startswith("timm.")  # we do not take timm's own away
-    else:
-        assert timm.models.model_entrypoint(name) is registry.MODELS[name]
-
-
 def test_a_shared_norm_is_replaced_in_all_its_places():
     shared = LayerNorm(4)
     model = nn.ModuleList([shared, nn.Sequential(shared, nn.Linear(4, 4)), LayerNorm(4)])
@@ -69,6 +51,7 @@ def test_pretrained_weights_do_not_exist(create):
         create("vit_tiny", pretrained=True)
 
 
+@pytest.mark.slow
 def test_timm_is_filled_by_importing_the_room():
     code = "import dynavit.models, timm; print(timm.create_model('vit_tiny_star', depth=1, norm='rms').blocks[0].norm1)"
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)

@@ -32,18 +32,6 @@ def prefix_mask(lengths, width):
 
 @pytest.mark.parametrize("pool", ["token", "mean"])
 @pytest.mark.parametrize("norm", NORMS)
-def test_every_norm_runs_forward_and_backward(norm, pool):
-    model = tiny(norm, pool=pool)
-    logits = model(ids(3, 20), prefix_mask([20, 13, 1], 20))
-    assert logits.shape == (3, 10)
-    logits.square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-
-
-@pytest.mark.parametrize("pool", ["token", "mean"])
-@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("training", [True, False])
 def test_garbage_in_padding_changes_nothing(norm, pool, training):
     mask = prefix_mask([20, 13, 4], 20)
@@ -104,14 +92,6 @@ def test_norms_are_one_dimensional_and_know_the_class_token():
     assert [type(block.norm1) for block in tiny("dtn", norm_blocks=1).blocks] == [DynamicTokenNorm, LayerNorm]
 
 
-def test_own_init_is_kept():
-    torch.manual_seed(0)
-    model = dynavit.create_model("test_sequence", "dtn")
-    bare = dynavit.create_norm("dtn", 32, heads=4, ndim=1)
-    assert torch.equal(model.blocks[1].norm1.position, bare.position)
-    assert 0.015 < model.embed.weight.std() < 0.025
-
-
 def test_order_matters():
     model = tiny()
     tokens = ids(1, 20)
@@ -128,38 +108,7 @@ def test_default_size():
     assert len(model.blocks) == 6 and model.blocks[0].attn.heads == 8
 
 
-def test_checkpointing_and_dropout():
-    model = tiny("dtn", drop_path_rate=0.3, drop_rate=0.2)
-    tokens, mask = ids(3, 20), prefix_mask([20, 13, 4], 20)
-
-    def gradients(checkpointing):
-        model.set_grad_checkpointing(checkpointing)
-        model.zero_grad()
-        torch.manual_seed(3)
-        model(tokens, mask).square().sum().backward()
-        return [parameter.grad.clone() for parameter in model.parameters()]
-
-    for plain, recomputed in zip(gradients(False), gradients(True), strict=True):
-        torch.testing.assert_close(plain, recomputed)
-    assert torch.equal(model.eval()(tokens, mask), model(tokens, mask))
-
-
-def test_classifier_and_decay():
-    model = tiny("dtn")
-    assert model.get_classifier() is model.head
-    model.reset_classifier(2)
-    assert model(ids(1, 5)).shape == (1, 2)
-    model.reset_classifier(0)
-    assert model(ids(1, 5)).shape == (1, model.num_features)
-    assert model.no_weight_decay() <= {name for name, _ in model.named_parameters()}
-    assert {"pos_embed", "cls_token", "blocks.1.norm2.position"} <= model.no_weight_decay()
-
-    from timm.optim._param_groups import param_groups_layer_decay
-
-    scales = sorted({group["lr_scale"] for group in param_groups_layer_decay(model, layer_decay=0.5)})
-    assert scales == [0.25, 0.5, 1.0]  # embeddings, two blocks (the head is gone)
-
-
+@pytest.mark.slow
 def test_it_compiles_in_one_graph():
     model = tiny("dtn")
     tokens, mask = ids(3, 20), prefix_mask([20, 13, 4], 20)

@@ -1,11 +1,9 @@
 """The cascade against its equations; what can be chosen; what is refused."""
 
-import copy
 import dataclasses
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import dynavit
 from dynavit.models.cascade import Blocks, Cascade, Reuse, Tokens
@@ -79,6 +77,7 @@ def test_qkv_bias_learned_positions_and_eps():
     shape = "two square grids"
     cascade = build(shape, qkv_bias=True, positions="learned", eps=0.3)
     assert isinstance(cascade.exits[1].pos_embed, torch.nn.Parameter)
+    assert not isinstance(build(shape).exits[1].pos_embed, torch.nn.Parameter)
     reuse = {"splits": SHAPES[shape][1], "depth": 2, "heads": 4}
     x = images(shape)
     wanted = cascade_oracle.cascade(cascade.state_dict(), x, eps=0.3, **reuse)
@@ -130,12 +129,6 @@ def test_the_last_exit_never_forms_its_attention_logits(monkeypatch):
     softmax.clear()
     build("two square grids", relation_reuse=False)(images("two square grids"))
     assert not softmax
-
-
-def test_drop_path_grows_over_the_blocks_of_every_exit():
-    cascade = build("two square grids", drop_path_rate=0.2)
-    rates = [[getattr(block.drop_path, "drop_prob", 0.0) for block in exit.blocks] for exit in cascade.exits]
-    assert rates == [[0.0, 0.2]] * 2
 
 
 # --- DTN inside
@@ -225,9 +218,9 @@ def describe(model):
     torch.manual_seed(1)
     logits = model(torch.randn(2, 3, 8, 8))
     sum(one.square().sum() for one in logits).backward()
-    grads = [parameter.grad.sum().item() for parameter in model.parameters() if parameter.grad is not None]
-    state = {name: value.tolist() for name, value in model.state_dict().items()}
-    return repr(model), state, [one.tolist() for one in logits], grads
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    numbers = [*model.state_dict().values(), *logits, *grads]
+    return repr(model), [value.detach().numpy().tobytes() for value in numbers]
 
 
 @pytest.mark.parametrize(
@@ -266,12 +259,8 @@ def test_named_models(name, size, grids, millions):
     assert stored / 1e6 == pytest.approx(millions, abs=0.0051)
 
 
-@pytest.mark.parametrize(
-    ("name", "norm"),
-    [("dvt_vit_micro", "ln"), ("dvt_vit_micro", "dtn"), ("dvt_vit_digits", "ln"), ("dvt_vit_digits", "dtn")]
-    + [("dvt_vit_digits", norm) for norm in ("bn", "rms")],
-)
-def test_small_models_train_with_any_norm(name, norm):
+@pytest.mark.parametrize(("name", "norm"), [("dvt_vit_micro", "dtn"), ("dvt_vit_digits", "ln")])
+def test_small_models_train(name, norm):
     torch.manual_seed(0)
     cascade = dynavit.create_model(name, norm, num_classes=3, in_chans=1, drop_path_rate=0.1)
     x = torch.randn(6, 1, *cascade.img_size)
@@ -300,31 +289,6 @@ def test_convolutions_keep_torchs_init_and_linears_get_the_models():
     bound = exit.relation_reuse.expand.in_channels**-0.5
     assert 0.9 * bound < exit.relation_reuse.expand.weight.abs().max() <= bound
     assert not exit.head.bias.any() and exit.cls_token.any() and exit.pos_embed.any()
-
-
-def test_what_timm_asks_for():
-    cascade = dynavit.create_model("dvt_vit_digits").double()
-    assert cascade.default_cfg["input_size"] == (3, 8, 8) and cascade.default_cfg["architecture"] == "dvt_vit_digits"
-    assert isinstance(cascade.get_submodule(cascade.default_cfg["first_conv"]), torch.nn.Conv2d)
-    cascade.reset_classifier(7)
-    assert cascade.num_classes == 7 and [head.out_features for head in cascade.get_classifier()] == [7, 7]
-    assert [logits.shape for logits in cascade(torch.randn(2, 3, 8, 8).double())] == [(2, 7)] * 2
-    names = {name for name, _ in cascade.named_parameters()}
-    kept = cascade.no_weight_decay()
-    assert kept <= names
-    assert {"exits.0.cls_token", "exits.1.pos_embed", "exits.1.blocks.0.norm2.weight"} <= kept
-    assert not {name for name in kept if "fc1" in name or "expand" in name}
-    assert "pos_embed" not in dict(build("two square grids").named_parameters())
-
-
-def test_state_dict_through_safetensors_and_copies(tmp_path):
-    cascade = build("overlapping soft splits")
-    save_file(cascade.state_dict(), tmp_path / "model.safetensors")
-    other = build("overlapping soft splits", seed=5)
-    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    x = images("overlapping soft splits")
-    for same in (other, copy.deepcopy(cascade)):
-        assert all(torch.equal(one, two) for one, two in zip(cascade(x), same(x), strict=True))
 
 
 def test_half_precision_by_autocast():
