@@ -117,6 +117,7 @@ def test_a_bundle_can_be_loaded_as_a_model(runs):
         (["predict", "bundle", "pictures", "--device", "cuda"], "is a bundle: one set of weights, for the CPU"),
         (["predict", "bundle", "pictures/9.png"], "none of the images could be read"),
         (["predict", "bundle", "absent.png"], "absent.png: there is no such file"),
+        (["predict", "bundle"], "is a bundle, which has no data set to take images of; name files"),
     ],
 )
 def test_mistakes(run, runs, monkeypatch, words, message):

@@ -92,6 +92,7 @@ def test_help_shows_the_docstring_types_and_defaults(capsys):
         (["--epochs", "many"], "--epochs: .*int.*many"),
         (["--epochs"], "--epochs: expected one argument"),
         (["digits"], "options start with --, got .digits."),
+        (["--epochs", "3", "digits"], r"got 'digits' behind an option. Usage: dynavit train \[options\]"),
         (["--ema=perhaps"], "--ema: .*bool.*perhaps"),
         (["--config", "missing.yaml"], "missing.yaml"),
     ],
@@ -163,6 +164,8 @@ def test_words_before_the_options():
     assert parsed("--run", "x")["run"] == Path("x")
     with pytest.raises(ValueError, match="run"):
         parsed()
+    with pytest.raises(ValueError, match=r"got 'x' behind an option. Usage: dynavit predict RUN IMAGES... \[options\]"):
+        parsed("--top", "3", "x", "a.png")
 
 
 def test_fields_of_a_dataclass_are_options_and_those_of_a_group_are_dotted():

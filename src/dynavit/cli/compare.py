@@ -35,6 +35,16 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
         raise ValueError(f"{len(watch.failed)} of {watch.planned} runs failed: " + "; ".join(watch.failed))
 
 
+def _outcome(result: Mapping[str, Any] | None) -> str:
+    """The main metric of a run's final evaluation."""
+    from ..analysis.report.read import Run
+
+    if result is None:
+        return "done, with nothing to evaluate it on"
+    metrics = Run.metrics_of(result)
+    return f"{result['split']} {metrics[0].label} {metrics[0].text(result[metrics[0].name])}" if metrics else "done"
+
+
 class Shown(Watcher):
     """Counts runs; subclasses show them."""
 
@@ -53,14 +63,7 @@ class Shown(Watcher):
         self.ended += 1
         if problem is not None:
             self.failed.append(f"{run}: {problem}")
-        outcome = "done, with nothing to evaluate it on"
-        if result and result.get("metrics"):
-            from ..common.metric import Metric
-
-            metric = Metric(**result["metrics"][0])
-            outcome = f"{result['split']} {metric.label} {metric.text(result[metric.name])}"
-        outcome = outcome if problem is None else f"failed: {problem}"
-        self.say(f"[{self.ended}/{self.planned}] {run}: {outcome}")
+        self.say(f"[{self.ended}/{self.planned}] {run}: {_outcome(result) if problem is None else f'failed: {problem}'}")
 
     def note(self, text: str) -> None:
         self.say(text)

@@ -99,6 +99,9 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
             raise ValueError(f"{prog}: cannot understand {' '.join(words)!r}") from stop
         return None
     except argparse.ArgumentError as error:
+        stray = re.match(r"unrecognized arguments: (?!-)(\S+)", str(error), re.IGNORECASE)
+        if stray:
+            raise ValueError(f"{prog}: got {stray[1]!r} behind an option. Usage: {_usage(function, prog)}") from error
         raise ValueError(_one_line(error, prog, list(types))) from error
     options = {name: parsed[name] for name in inspect.signature(function).parameters if name not in flat}
     for name, kind in flat.items():

@@ -61,11 +61,10 @@ train.prepare = options_of_the_run  # type: ignore[attr-defined]
 
 
 def _tell(out: Path, steps: int) -> None:
-    from ..common.metric import Metric
+    from ..analysis.report.read import read_run
 
     print(f"{out}: {steps} steps")
-    for file in RunDirectory(out).evaluation_files():
-        result = json.loads(file.read_text())
-        shown = [Metric(**metric) for metric in result["metrics"][:2]]
-        values = ", ".join(f"{metric.label} {metric.text(result[metric.name])}" for metric in shown)
-        print(f"  {file.stem}: {values} of {result['samples']} images")
+    run = read_run(out)
+    for name, result in run.evaluations.items():
+        values = ", ".join(f"{metric.label} {metric.text(result[metric.name])}" for metric in run.metrics_of(result)[:2])
+        print(f"  {name}: {values} of {result['samples']} images")

@@ -16,6 +16,8 @@ from ..deploy.directory import new_directory
 from ..deploy.export.quantise import quantise_onnx
 from ..deploy.export.write_model import Format, write_model
 from ..deploy.fold.folding import fold
+from ..tasks.classification import Classification
+from ..tasks.table import TASKS
 from .fold import beside, chosen_images, example_of
 from .subject import Subject, WhichOptions
 
@@ -44,10 +46,9 @@ def export_run(
     subject = Subject.of(run, which)
     out = beside(subject.run, format, out)
     model, card = subject.load()
-    if not card.classes:
-        raise ValueError(
-            f"{subject.run}: bundles are written of image classifiers, and its task {card.task!r} knows no classes"
-        )
+    card.require_guests(subject.run, "task")
+    if not (card.classes and issubclass(TASKS[card.task], Classification)):
+        raise ValueError(f"{subject.run}: a bundle answers with classes of images, and its task {card.task!r} does not")
     cascade = isinstance(getattr(model, "exits", None), torch.nn.ModuleList)
     if int8 and (format != "onnx" or cascade):
         what = "cascades" if format == "onnx" else f"the format {format}"

@@ -1,7 +1,7 @@
 """Run and comparison directories, and analyses, as they are on disk. A file that has not been written yet is simply absent."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -85,7 +85,8 @@ class Run:
         """Results and details of that evaluation; {} if there is none."""
         return self.evaluations.get(self.split, {})
 
-    def metrics_of(self, evaluation: dict[str, Any]) -> list[Metric]:
+    @staticmethod
+    def metrics_of(evaluation: Mapping[str, Any]) -> list[Metric]:
         """Numbers among the results of an evaluation, in the order in which a person reads them. Lists are details."""
         if "metrics" not in evaluation:
             return [metric for metric in LEGACY_METRICS if metric.name in evaluation]
