@@ -2,6 +2,9 @@ import pytest
 
 from dynavit.cli.main import main
 
+# Plug-ins register things when they are imported, which collecting them for doctests would do.
+collect_ignore = ["rotation.py", "stripes.py", "killed.py"]
+
 
 @pytest.fixture
 def run(capsys):

@@ -242,6 +242,6 @@ def test_a_pool_that_broke_twice_gives_up_on_the_runs_under_way(tmp_path, monkey
         return []
 
     monkeypatch.setattr(module, "_train_in_pool", broken)
-    failures = module._train_all({"a": None, "b": None}, tmp_path, 2, module.Watcher())
+    failures = module._train_all({"a": None, "b": None}, module.ComparisonDirectory(tmp_path), 2, module.Watcher())
     assert calls == [["a", "b"], ["a", "b"], ["b"]]
     assert list(failures) == ["a"] and "died twice" in failures["a"]

@@ -38,16 +38,10 @@ def predict(
         out: also write JSON to this file.
     """
     from ..common.files import write_json
-    from ..deploy.bundle.manifest import is_bundle
-    from ..runs.predict import predict_samples, predictor
+    from ..runs.predict import predictor
 
-    if not images and is_bundle(run):
-        raise ValueError(
-            f"{run} is a bundle, which has no data set to take images of; name files: dynavit predict {run} photo.png"
-        )
-    subject = Subject.of(run, which)
-    asked = predictor(subject, int8=int8)
-    answers = asked.predict_files(images, top) if images else predict_samples(subject, split, limit, top)
+    asked = predictor(Subject.of(run, which), int8=int8)
+    answers = asked.predict_files(images, top) if images else asked.predict_samples(split, limit, top)
     if out is not None:
         write_json(out, answers)
     if json:

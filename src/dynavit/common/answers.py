@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 
 def best_classes(probabilities: NDArray[np.floating], exit: int | None, classes: Sequence[str], top: int) -> dict[str, Any]:
     """(classes,) -> the answer. Equal classes stay in their order."""
-    if top < 1:
-        raise ValueError(f"top is the number of classes to name, at least 1; got {top}")
+    check_top(top)
     best = np.argsort(-probabilities, kind="stable")[:top]
     found = [{"label": classes[i], "confidence": float(probabilities[i])} for i in best]
     return {**found[0], "top": found, **({} if exit is None else {"exit": exit})}
+
+
+def check_top(top: int) -> None:
+    if top < 1:
+        raise ValueError(f"top is the number of classes to name, at least 1; got {top}")
 
 
 def answer_line(answer: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,8 @@ def train_run(
         task_class = task_of_run(config, data)
         options = task_options(task_class, config.task_options)
         task = task_class.build(model, data, options)
+    # Options of the task as they are understood, whichever way they were written: 1,2 or [1.0, 2.0].
+    config = replace(config, task_options={name: to_plain(options)[name] for name in config.task_options})
     card = _card(call, data, task_class.name, to_plain(options), [guest._asdict() for guest in guests.values()])
     if resume:
         _check_same_run(out, config, card)

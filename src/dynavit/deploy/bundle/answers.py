@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.answers import best_classes
+from ...common.answers import best_classes, check_top
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -36,6 +36,7 @@ def answer_files(
         prepare: a file to an input of the model. Its ValueError is the answer's "error".
         predict: an input to the probabilities (classes,), and the exit it left at, counted from 1; None: there are no exits.
     """
+    check_top(top)  # before the first image is read
     answers: list[Answer] = []
     for path in image_files(images):
         try:

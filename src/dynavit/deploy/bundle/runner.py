@@ -83,6 +83,13 @@ class Bundle:
         as_trained = partial(prepare, description=self.manifest["preprocess"])
         return answer_files(images, self.classes, top, prepare=as_trained, predict=predict)
 
+    def predict_samples(self, split: str | None, limit: int, top: int) -> list[dict[str, Any]]:
+        """Refused: a bundle has no data set."""
+        here = self.directory
+        raise ValueError(
+            f"{here} is a bundle, which has no data set to take images of; name files: dynavit predict {here} photo.png"
+        )
+
     def text(self, answer: Mapping[str, Any]) -> str:
         """An answer as a line, without the name of the file."""
         return answer_line(answer)

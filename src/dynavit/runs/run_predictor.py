@@ -1,0 +1,63 @@
+"""The model of a run, asked about files or about samples of a data set."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..common.task import Task
+from ..deploy.bundle.answers import image_files
+from ..engine.config import EngineConfig
+from ..engine.processes import Processes
+from .assemble import build_task
+from .model_files import ModelCard
+from .subject import Subject
+
+
+class RunPredictor:
+    """See `predict.Predictor`."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.card, self.policy = subject, ModelCard.read(subject.run), subject.policy()
+
+    def predict_files(self, paths: Sequence[str | PathLike[str]], top: int = 5) -> list[dict[str, Any]]:
+        return [self._predict(path, top) for path in image_files(paths)]
+
+    @torch.no_grad()
+    def predict_samples(self, split: str | None, limit: int, top: int) -> list[dict[str, Any]]:
+        opened = self.subject.open()
+        split = split or opened.final_split
+        few, numbers = opened.limited(split, limit)
+        answers = []
+        for (batch,) in few.loader(split, 1, alone=True).epoch():
+            if batch.count:
+                inputs = batch.to(opened.processes.device, opened.processes.dtype).inputs
+                name = f"{opened.data.name} {split} {int(numbers[int(batch.index[0])])}"
+                answers.append({"image": name, **opened.task.answer(inputs, self.card.facts, top, self.policy)})
+        return answers
+
+    def text(self, answer: Mapping[str, Any]) -> str:
+        from ..tasks.table import TASKS
+
+        return TASKS[self.card.task].answer_text(answer)
+
+    @cached_property
+    def task(self) -> Task:
+        """Built without the data set, from what the run has stored about it."""
+        model, _ = self.subject.load()
+        self.card.require_guests(self.subject.run, "task")
+        processes = Processes(EngineConfig(device=self.subject.device))
+        model.to(processes.device, processes.dtype)  # also of a run in float64
+        return build_task(self.card.task, model, self.card.described_data, self.card.task_options).eval()
+
+    @torch.no_grad()
+    def _predict(self, path: Path, top: int) -> dict[str, Any]:
+        try:
+            inputs = self.task.read_input(path, self.card.facts)
+        except ValueError as error:
+            return {"image": str(path), "error": str(error)}
+        like = next(self.task.model.parameters())
+        return {"image": str(path), **self.task.answer(inputs.to(like), self.card.facts, top, self.policy)}
