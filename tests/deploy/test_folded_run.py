@@ -7,11 +7,11 @@ from unittest import mock
 
 import pytest
 import torch
-from made_up_runs import random_run, write_weights
 
 import dynavit
 from dynavit.runs.fold import fold_run
 from dynavit.runs.model_files import ModelCard
+from runs.made_up_runs import random_run, write_weights
 
 IMAGES = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
