@@ -85,7 +85,7 @@ class Bundle:
 
     def predict_samples(self, split: str | None, limit: int, top: int) -> list[dict[str, Any]]:
         """Refused: a bundle has no data set."""
-        here = self.
+        here = self.path
         raise ValueError(
             f"{here} is a bundle, which has no data set to take images of; name files: dynavit predict {here} photo.png"
         )
