@@ -288,7 +288,7 @@ def test_images_of_another_size_are_refused():
         ({"splits": ()}, "each exit needs the splits"),
         ({"tokens": "hard"}, "kind of tokens"),
         ({"splits": ((), ((2, 2, 0),))}, "each exit needs the splits"),
-        ({"img_size": 3}, "an image of 3x3 is too small for convolutions"),
+        ({"img_size": 3}, "an image of 3x3 is too small for the convolutions"),
         ({"heads": 5}, "48 channels cannot be split into 5 heads"),
         ({"positions": "sinus"}, "unknown kind of positions 'sinus'. Did you mean 'sinusoid'"),
         ({"norm": "dtm"}, "unknown norm 'dtm'"),

@@ -73,6 +73,58 @@ def test_it_computes_a_transformer():
     torch.testing.assert_close(model(image), plain_vit(model, image, heads=4), rtol=1e-12, atol=1e-12)
 
 
+STEMS = {  # convolutions, and the tokens of 32 x 48 pixels
+    "one": (((5, 3, 1),), (10, 16)),
+    "compact": (((3, 1, 1), (3, 2, 1), (3, 2, 1)), (8, 12)),
+    "without padding": (((4, 2, 0), (3, 3, 1)), (5, 8)),
+}
+
+
+@pytest.mark.parametrize("class_token", ["late", "start", None])
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_stem_of_convolutions_makes_the_tokens(stem, class_token):
+    """Written out: every output pixel is a sum over its window of the zero-padded image."""
+    splits, grid = STEMS[stem]
+    options = {"img_size": (32, 48), "stem": [list(split) for split in splits], "stem_width": 6, "class_token": class_token}
+    model = randomise(tiny("dtn", **options).double())
+    state, image = model.state_dict(), images(2, 3, 32, 48).double()
+    x = image
+    for at, (kernel, stride, padding) in enumerate(splits):
+        name = "proj" if at == len(splits) - 1 else f"stem.{at}"
+        weight, bias = state[f"patch_embed.{name}.weight"], state[f"patch_embed.{name}.bias"]
+        padded = x.new_zeros(*x.shape[:2], *(side + 2 * padding for side in x.shape[2:]))
+        padded[:, :, padding : padding + x.shape[2], padding : padding + x.shape[3]] = x
+        rows, cols = ((side - kernel) // stride + 1 for side in padded.shape[2:])
+        x = bias[:, None, None].expand(2, -1, rows, cols)
+        for i in range(kernel):
+            for j in range(kernel):
+                window = padded[:, :, i : i + stride * rows : stride, j : j + stride * cols : stride][:, :, :rows, :cols]
+                x = x + torch.einsum("oc,bcij->boij", weight[:, :, i, j], window)
+        if name != "proj":
+            x = x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    tokens, found = model.patch_embed(image)
+    assert found == model.grid_size == grid
+    torch.testing.assert_close(tokens, x.flatten(2).mT, rtol=1e-12, atol=1e-12)
+
+    # From there on it is the transformer with patches.
+    patches = tiny("dtn", img_size=grid, patch_size=1, class_token=class_token).double()
+    patches.patch_embed = model.patch_embed
+    patches.load_state_dict(state)
+    torch.testing.assert_close(model(image), patches(image), rtol=0, atol=0)
+
+
+def test_a_stem_is_known_to_timm_and_takes_any_size():
+    model = tiny(stem=STEMS["compact"][0])
+    assert model.default_cfg["first_conv"] == "patch_embed.stem.0" and model.grid_size == (8, 8)
+    assert model.feature_info[0]["reduction"] == 4
+    assert model(images(2, 3, 20, 52)).shape == (2, 10)
+    assert tiny(stem=[(4, 4, 0)]).default_cfg["first_conv"] == "patch_embed.proj"
+    model(images(2, 3, 32, 32)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    names = [name for name in model.state_dict() if name.startswith("patch_embed")]
+    assert names == [f"patch_embed.{at}.{kind}" for at in ("stem.0", "stem.1", "proj") for kind in ("weight", "bias")]
+
+
 @pytest.mark.parametrize("class_token", ["late", "start", None])
 @pytest.mark.parametrize("norm", NORMS)
 def test_every_norm_runs_forward_and_backward(norm, class_token):
@@ -482,6 +534,10 @@ def test_half_precision():
         ({"norm": "dtm", "norm_blocks": 0}, "unknown norm 'dtm'"),
         ({"norm_sites": "atn"}, "unknown norm site 'atn'. Did you mean 'attn'"),
         ({"class_token": "last"}, "unknown class token 'last'"),
+        ({"stem": []}, "one (kernel, stride, padding) for each step"),
+        ({"stem": [(3, 2)]}, "one (kernel, stride, padding) for each step, such as (3, 2, 1); got [(3, 2)]"),
+        ({"stem": [(3, 0, 1)]}, "one (kernel, stride, padding) for each step"),
+        ({"stem": [(7, 1, 0)], "img_size": 6}, "an image of 6x6 is too small for the convolutions ((7, 1, 0),)"),
         ({"heads": 5}, "48 channels cannot be split into 5 heads"),
         ({"norm_blocks": -1}, "norm_blocks=-1"),
         ({"norm": "dtn", "norm_options": {"raduis": 3}}, "Did you mean 'radius'"),
@@ -506,3 +562,11 @@ def test_what_cannot_be_built_says_why(options, message):
 def test_what_cannot_be_classified_says_why(shape, message):
     with pytest.raises(ValueError, match=message):
         tiny()(torch.zeros(shape))
+
+
+def test_what_a_stem_cannot_take_says_why():
+    model = tiny(stem=[(7, 2, 0)])
+    with pytest.raises(ValueError, match=r"\(2, 1, 32, 32\); it takes \(batch, 3, height, width\)"):
+        model(torch.zeros(2, 1, 32, 32))
+    with pytest.raises(ValueError, match="an image of 6x32 is too small"):
+        model(torch.zeros(2, 3, 6, 32))

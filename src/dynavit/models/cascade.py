@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..norms.contract import statistics_dtype
+from .conv_tokens import Grid, Split
 from .exit import Exit
 from .exit_policy import ExitPolicy
 from .exit_state import ExitState, Predictions
 from .layers import image_config, make_head, names_without_decay, pair
 from .registry import register_model
-from .t2t import Split
-from .upsample import Grid
 
 
 class Cascade(nn.Module):

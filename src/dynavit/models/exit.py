@@ -8,44 +8,14 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..common.registry import nearest_match_error
+from .conv_tokens import ConvTokens, Grid, Split
 from .layers import Mlp, drop_path_rates, init_linears, make_norm
 from .reuse import FeatureReuse, RelationReuse, ReuseAttention, ReuseBlock
-from .t2t import Split, TokensToToken, sinusoid
-from .upsample import Grid, Upsample
-
-
-class ConvTokens(nn.Module):
-    """Patches through a convolution, or through several with a GELU between them.
-
-    (b, in_chans, height, width) -> (b, rows * cols, c), (rows, cols).
-    """
-
-    def __init__(self, dim: int, splits: Sequence[Split], in_chans: int, width: int = 64) -> None:
-        super().__init__()
-        self.splits = tuple(splits)
-        *before, last = self.splits
-        channels = [in_chans, *[width] * len(before)]
-        self.stem = nn.ModuleList(nn.Conv2d(n, width, *split) for n, split in zip(channels, before, strict=False))
-        self.proj = nn.Conv2d(channels[-1], dim, *last)
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Grid]:
-        for conv in self.stem:
-            image = F.gelu(conv(image))
-        x = self.proj(image)
-        return x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3])
-
-    def grids(self, image: Grid) -> list[Grid]:
-        found, size = [], image
-        for kernel, stride, padding in self.splits:
-            size = ((size[0] + 2 * padding - kernel) // stride + 1, (size[1] + 2 * padding - kernel) // stride + 1)
-            if min(size) < 1:
-                raise ValueError(f"ConvTokens: an image of {image[0]}x{image[1]} is too small for convolutions {self.splits}")
-            found.append(size)
-        return found
+from .t2t import TokensToToken, sinusoid
+from .upsample import Upsample
 
 
 class Exit(nn.Module):

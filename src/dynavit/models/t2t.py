@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..common.registry import nearest_match_error
 from ..norms.contract import statistics_dtype
 from ..norms.factory import norm_class_of
+from .conv_tokens import Split, grids_of
 from .layers import (
     Attention,
     Block,
@@ -33,7 +34,6 @@ from .layers import (
 from .registry import register_model
 from .vit import NORM_SITES, VisionTransformer
 
-Split = tuple[int, int, int]  # kernel, stride, padding of a soft split
 SPLITS: tuple[Split, ...] = ((7, 4, 2), (3, 2, 1), (3, 2, 1))  # 224 pixels -> 56, 28, 14
 
 
@@ -184,16 +184,7 @@ class TokensToToken(nn.Module):
 
     def grids(self, image: tuple[int, int]) -> list[tuple[int, int]]:
         """(rows, cols) after each split of an image (height, width)."""
-        grids, grid = [], image
-        for kernel, stride, padding in self.splits:
-            rows, cols = ((side + 2 * padding - kernel) // stride + 1 for side in grid)
-            if min(rows, cols) < 1:
-                raise ValueError(
-                    f"TokensToToken: an image of {image[0]}x{image[1]} is too small for the soft splits {self.splits}"
-                )
-            grid = (rows, cols)
-            grids.append(grid)
-        return grids
+        return grids_of("TokensToToken", "soft splits", self.splits, image)
 
 
 def sinusoid(length: int, dim: int) -> Tensor:

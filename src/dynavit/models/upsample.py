@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Grid = tuple[int, int]
+from .conv_tokens import Grid
+
 FEW_TOKENS = 64  # up to here a dense product is at least as fast as picking rows
 
 

@@ -10,6 +10,8 @@ after those blocks, so that norms which mix tokens see patches only:
 Parameters are named as in timm.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ..common.registry import nearest_match_error
 from ..norms import Norm
 from ..norms.factory import norm_class_of
+from .conv_tokens import ConvTokens, Split
 from .layers import (
     Attention,
     Block,
@@ -48,7 +51,6 @@ class PatchEmbed(nn.Module):
         super().__init__()
         self.img_size, self.patch_size, self.in_chans = img_size, patch_size, in_chans
         self.grid_size = divide_into_patches("VisionTransformer", img_size, patch_size)
-        self.num_patches = self.grid_size[0] * self.grid_size[1]
         self.proj = nn.Conv2d(in_chans, dim, patch_size, patch_size)
 
     def forward(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -61,6 +63,10 @@ class VisionTransformer(nn.Module):
 
     Args:
         img_size: the size positions are learned for; images of other sizes get them interpolated.
+        patch_size: of the patches that become tokens; without effect if there is a `stem`.
+        stem: (kernel, stride, padding) of each convolution of a stem that makes overlapping tokens instead, with a GELU between
+            two convolutions. ((3, 1, 1), (3, 2, 1), (3, 2, 1)) turns 32 x 32 pixels into 8 x 8 tokens.
+        stem_width: channels between these convolutions.
         norm, norm_options: a name of `list_norms` and its options.
         norm_blocks: how many blocks, from the first, carry `norm` (the paper's l^dtn); clipped to the depth.
         norm_sites: which norms of such a block: "both", or only the one before "attn" or "mlp".
@@ -90,6 +96,8 @@ class VisionTransformer(nn.Module):
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         released_init: bool = False,
+        stem: Sequence[Split] | None = None,
+        stem_width: int = 64,
     ) -> None:
         super().__init__()
         class_token = class_token or "none"
@@ -109,8 +117,15 @@ class VisionTransformer(nn.Module):
         self.global_pool = "token" if self.num_prefix_tokens else "avg"
         self.grad_checkpointing = False
 
-        self.patch_embed = PatchEmbed(pair(img_size), pair(patch_size), in_chans, embed_dim)
-        positions = self.patch_embed.num_patches + (class_token == "start")
+        self.patch_embed: PatchEmbed | ConvTokens
+        if stem is None:
+            self.patch_embed = PatchEmbed(pair(img_size), pair(patch_size), in_chans, embed_dim)
+            self.grid_size, reduction = self.patch_embed.grid_size, max(pair(patch_size))
+        else:
+            self.patch_embed = ConvTokens(embed_dim, stem, in_chans, stem_width)
+            self.grid_size = self.patch_embed.grids(pair(img_size))[-1]
+            reduction = math.prod(stride for _, stride, _ in self.patch_embed.splits)
+        positions = math.prod(self.grid_size) + (class_token == "start")
         self.pos_embed = nn.Parameter(torch.empty(1, positions, embed_dim))
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if self.num_prefix_tokens else None
 
@@ -136,9 +151,9 @@ class VisionTransformer(nn.Module):
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(embed_dim, num_classes) if num_classes else nn.Identity()
 
-        stride = max(self.patch_embed.patch_size)
-        self.feature_info = [{"module": f"blocks.{i}", "num_chs": embed_dim, "reduction": stride} for i in range(depth)]
-        self.default_cfg = image_config(self.patch_embed.img_size, in_chans, num_classes, first_conv="patch_embed.proj")
+        self.feature_info = [{"module": f"blocks.{i}", "num_chs": embed_dim, "reduction": reduction} for i in range(depth)]
+        first = "patch_embed." + ("stem.0" if stem is not None and len(stem) > 1 else "proj")
+        self.default_cfg = image_config(pair(img_size), in_chans, num_classes, first_conv=first)
         self.pretrained_cfg = self.default_cfg
         self.reset_parameters()
         if released_init:
@@ -173,7 +188,7 @@ class VisionTransformer(nn.Module):
         """Patches with their positions, and a class token if it is there from the start."""
         x, grid = self.patch_embed(image)
         prefix = int(self.class_token == "start")
-        positions = resize_positions(self.pos_embed, self.patch_embed.grid_size, grid, prefix)
+        positions = resize_positions(self.pos_embed, self.grid_size, grid, prefix)
         return (self.with_token(x) if prefix else x) + positions, grid
 
     def with_token(self, x: Tensor) -> Tensor:
