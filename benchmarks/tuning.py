@@ -1,0 +1,46 @@
+"""Runs that were made to choose options -> one JSON file: options, steps, losses, validation accuracy. No test results.
+
+python benchmarks/tuning.py runs/tune --out FILE
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import yaml
+
+from dynavit.common.files import write_json
+
+OPTIONS = ("model", "model_options", "norm", "epochs", "batch_size", "lr", "seed", "optim", "augment", "ema")
+
+
+def row(run):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = [line for line in lines if line["kind"] == "train"]
+    return {
+        "options": {name: config[name] for name in OPTIONS},
+        "steps": max((line["step"] for line in lines), default=0),
+        "finished": (run / "finished.json").is_file(),
+        "loss": {line["step"]: round(line["loss"], 4) for line in logged},
+        "validation": [
+            {key: line[key] for key in ("epoch", "weights", "top1", "loss")} for line in lines if line["kind"] == "eval"
+        ],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = {run.parent.name: row(run.parent) for run in sorted(options.directory.glob("*/metrics.jsonl"))}
+    for name, found in rows.items():
+        last = found["validation"][-1] if found["validation"] else {"epoch": 0.0, "top1": float("nan")}
+        print(f"{name:12} {found['steps']:6} steps, validation {last['top1']:.2%} after {last['epoch']:.2f} epochs")
+    if options.out is not None:
+        write_json(options.out, {"command": "python benchmarks/tuning.py runs/tune", "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
