@@ -15,6 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from dynavit.deploy.folding import fold
+from dynavit.deploy.quantise import quantise_onnx
+from dynavit.deploy.runner import OnnxPart
+from dynavit.initial import initial_weights
 
 from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
@@ -23,10 +27,6 @@ from dynavit.convert import swap_norms
 from dynavit.data.folder import images_by_class
 from dynavit.data.preprocess import preprocess
 from dynavit.deploy.bundle import write_model
-from dynavit.deploy.folding import fold
-from dynavit.deploy.quantise import quantise_onnx
-from dynavit.deploy.runner import OnnxPart
-from dynavit.initial import initial_weights
 from dynavit.models import create_model
 
 NAME = "deit_tiny_patch16_224"

@@ -109,6 +109,19 @@ def test_a_stem_of_convolutions_makes_the_tokens(stem, class_token):
     torch.testing.assert_close(model(image), patches(image), rtol=0, atol=0)
 
 
+def test_a_norm_between_the_convolutions_of_a_stem():
+    """BatchNorm in training, written out: pixels of all samples, channel by channel, before the GELU and not after the last."""
+    model = randomise(tiny(stem=STEMS["compact"][0], stem_width=6, stem_norm="bn").double()).train()
+    embed, x = model.patch_embed, images(2, 3, 32, 32).double()
+    tokens, _ = embed(x)
+    for conv, norm in zip(embed.stem, embed.norms, strict=True):
+        x = conv(x)
+        mean, variance = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), correction=0, keepdim=True)
+        x = (x - mean) / (variance + norm.eps).sqrt() * norm.weight[:, None, None] + norm.bias[:, None, None]
+        x = x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    torch.testing.assert_close(tokens, embed.proj(x).flatten(2).mT, rtol=1e-12, atol=1e-12)
+
+
 def test_a_stem_is_known_to_timm_and_takes_any_size():
     model = tiny(stem=STEMS["compact"][0])
     assert model.default_cfg["first_conv"] == "patch_embed.stem.0" and model.grid_size == (8, 8)

@@ -47,6 +47,7 @@ class VisionTransformer(Trunk):
         stem: (kernel, stride, padding) of each convolution of a stem that makes overlapping tokens instead, with a GELU between
             two convolutions. ((3, 1, 1), (3, 2, 1), (3, 2, 1)) turns 32 x 32 pixels into 8 x 8 tokens.
         stem_width: channels between these convolutions.
+        stem_norm: a norm between them, such as "bn"; `norm` does not touch it. None: without.
         norm, norm_options: a name of `list_norms` and its options.
         norm_blocks: how many blocks, from the first, carry `norm` (the paper's l^dtn); clipped to the depth.
         norm_sites: which norms of such a block: "both", or only the one before "attn" or "mlp".
@@ -79,6 +80,7 @@ class VisionTransformer(Trunk):
         released_init: bool = False,
         stem: Sequence[Split] | None = None,
         stem_width: int = 64,
+        stem_norm: str | None = None,
     ) -> None:
         super().__init__()
         class_token = class_token or "none"
@@ -94,7 +96,7 @@ class VisionTransformer(Trunk):
             self.patch_embed = PatchEmbed(pair(img_size), pair(patch_size), in_chans, embed_dim)
             self.grid_size, reduction = self.patch_embed.grid_size, max(pair(patch_size))
         else:
-            self.patch_embed = ConvTokens(embed_dim, stem, in_chans, stem_width)
+            self.patch_embed = ConvTokens(embed_dim, stem, in_chans, stem_width, norm=stem_norm)
             self.grid_size = self.patch_embed.grids(pair(img_size))[-1]
             reduction = math.prod(stride for _, stride, _ in self.patch_embed.splits)
         positions = math.prod(self.grid_size) + (class_token == "start")
