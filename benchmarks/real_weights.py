@@ -15,10 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from dynavit.deploy.folding import fold
-from dynavit.deploy.quantise import quantise_onnx
-from dynavit.deploy.runner import OnnxPart
-from dynavit.initial import initial_weights
 
 from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
@@ -26,8 +22,12 @@ from dynavit.common.files import write_json
 from dynavit.convert import swap_norms
 from dynavit.data.folder import images_by_class
 from dynavit.data.preprocess import preprocess
-from dynavit.deploy.bundle import write_model
+from dynavit.deploy.bundle.runner import OnnxPart
+from dynavit.deploy.export.quantise import quantise_onnx
+from dynavit.deploy.export.write_model import write_model
+from dynavit.deploy.fold.folding import fold
 from dynavit.models import create_model
+from dynavit.runs.initial import initial_weights
 
 NAME = "deit_tiny_patch16_224"
 BATCH = 50

@@ -17,6 +17,7 @@ from dynavit import create_model
 from dynavit.bench.flops import count_macs
 from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
+from dynavit.common.task import Task
 from dynavit.engine.config import OptimConfig
 from dynavit.engine.optimiser import make_optimiser, set_lr
 
@@ -52,7 +53,7 @@ class Contestant:
         options = {"embed_dim": channels, "depth": depth, "norm_blocks": depth, "mlp_ratio": ratio}
         options |= {"stem": STEMS[stem], "stem_width": width, "stem_norm": stem_norm} if STEMS[stem] else {}
         self.model = create_model("vit_mini", norm=norm, **options).train()
-        self.optimiser = make_optimiser(self.model, OptimConfig(), torch.device("cpu"))
+        self.optimiser = make_optimiser(Task(self.model), OptimConfig(), torch.device("cpu"))
         set_lr(self.optimiser, 1e-4)
         self.images, self.labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
         self.seconds = []
