@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Test processes. Each gets one torch thread: two processes with a thread pool each fight over the same cores.
+# A file goes to one process: its fixtures, trained models and the like, are then made once.
 JOBS   ?= 2
 ARGS   ?=
-PYTEST  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
+PYTEST  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
 .PHONY: help install test test-all lint format quickstart bench
 

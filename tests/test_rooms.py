@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import dynavit
@@ -33,6 +34,11 @@ LEAF_MAY_IMPORT = {"common"}
 MAY_NOT_IMPORT_FROM_OUTSIDE = {"norms": {"timm"}}
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def violations(package: Path) -> list[str]:
     """Every import under `package` that the tables do not allow, as "file:line: why"."""
     found = []
@@ -45,7 +51,7 @@ def violations(package: Path) -> list[str]:
         leaf = ".".join(parts) in LEAVES
         # The dotted name that relative imports start from: a package is its own, a module has its parent's.
         here = (package.name, *parts[:-1])
-        for line, target in imports(ast.parse(file.read_text()), here):
+        for line, target in imports(parsed(file), here):
             outside, _, inside = target.partition(".")
             if outside != package.name:
                 allowed = outside not in MAY_NOT_IMPORT_FROM_OUTSIDE.get(room, ())
@@ -102,7 +108,7 @@ def spelled(pattern: str, package: Path, allowed: tuple[str, ...]) -> list[str]:
         name = file.relative_to(package).as_posix()
         if name.startswith(allowed):
             continue
-        tree = ast.parse(file.read_text())
+        tree = parsed(file)
         prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             text = f'"{node.value}"' if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
@@ -134,7 +140,7 @@ def collections_of(names: set[str], package: Path, allowed: tuple[str, ...]) -> 
     found = []
     for file in sorted(package.rglob("*.py")):
         name = file.relative_to(package).as_posix()
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file)):
             items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
             held = {item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)}
             if len(held & names) > 1 and not name.startswith(allowed):

@@ -31,6 +31,7 @@ def test_steps_are_measured_against_ln(monkeypatch, tmp_path):
     assert len(json.loads(out.read_text())["steps"]) == 3
 
 
+@pytest.mark.slow
 def test_peak_memory_grows_with_the_batch():
     """Measured in a process of its own, which does not inherit what this one has used."""
     import torch

@@ -16,6 +16,7 @@ def small_shapes(monkeypatch):
     monkeypatch.setattr(bench, "_SWEEP_TOKENS", 32)
 
 
+@pytest.mark.slow
 def test_every_norm_at_every_shape(small_shapes, tmp_path):
     """The released DTN is two-dimensional; DTN appears with both inits; the file holds what the tables show."""
     told = []

@@ -172,6 +172,7 @@ def test_mistakes_are_one_line_before_anything_is_written(run, tmp_path, words, 
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_python_dash_m(tmp_path):
     words = [sys.executable, "-m", "dynavit", "train", *TINY, "--out", str(tmp_path / "x")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -51,6 +51,7 @@ def test_other_faults_are_not_hidden(tmp_path):
     assert "the disk is on fire" in python(TWICE, tmp_path, ANOTHER_FAULT).stderr
 
 
+@pytest.mark.slow
 def test_with_the_installed_torchvision_timm_builds_a_model(tmp_path):
     code = """
 from dynavit.common.torchvision_shim import ensure_torchvision

@@ -48,6 +48,7 @@ def check_same_predictions(bundle, model, policy):
     return expected
 
 
+@pytest.mark.slow
 def test_onnx(tmp_path):
     model = cascade()
     policy = dividing_policy(model)

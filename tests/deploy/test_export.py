@@ -49,7 +49,9 @@ def check_round_trip(model, bundle):
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("norm", ["bn", "dtn"])  # behind the only block both have a LayerNorm
+@pytest.mark.parametrize(
+    "norm", ["bn", pytest.param("dtn", marks=pytest.mark.slow)]
+)  # behind the only block both have a LayerNorm
 def test_onnx(tmp_path, norm):
     model = built(norm)
     bundle = exported(model, tmp_path, "onnx")

@@ -288,8 +288,15 @@ def check_compiled(name: str, backend: str) -> None:
 
 # torch 2.13's tracer itself instantiates autograd.Function, and inductor uses torch.jit; both warn.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@all_norms
+@pytest.mark.parametrize("name", ["ln", "dtn", "bn", "un"])
 def test_compiles_to_one_graph(name):
+    check_compiled(name, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@all_norms
+def test_every_norm_compiles_to_one_graph(name):
     check_compiled(name, "aot_eager")
 
 

@@ -378,6 +378,7 @@ def test_bad_options_are_named(options, message):
 # ------------------------------------------------------------------------------------------------ in a model
 
 
+@pytest.mark.slow
 def test_a_vit_learns():
     """In mixed precision and with activation checkpointing; what it learned is there at evaluation."""
     torch.manual_seed(0)

@@ -65,7 +65,9 @@ def numbers(directory):
     return {file.stem: json.loads(file.read_text()) for file in files if file.stem not in ("index", "calibration")}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=pytest.mark.slow) if family in ("pvt", "swin") else family for family in FAMILIES]
+)
 def test_every_figure_is_made_with_its_numbers(runs, analysed, family):
     assert analysed(family) == runs[family]
     page, found = runs[family] / "report.html", numbers(runs[family])
