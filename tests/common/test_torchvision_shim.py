@@ -25,6 +25,8 @@ def python(code, tmp_path, torchvision=None):
 
 
 TWICE = """
+import pytest
+
 from dynavit.common.torchvision_shim import ensure_torchvision
 print(ensure_torchvision(), ensure_torchvision())
 import torchvision
