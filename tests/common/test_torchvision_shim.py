@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 # A torchvision that does at import what the real one does, and fails like it when its library was not loaded.
 BROKEN = """
 import torch
@@ -25,8 +27,6 @@ def python(code, tmp_path, torchvision=None):
 
 
 TWICE = """
-import pytest
-
 from dynavit.common.torchvision_shim import ensure_torchvision
 print(ensure_torchvision(), ensure_torchvision())
 import torchvision
