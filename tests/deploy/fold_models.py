@@ -86,9 +86,9 @@ def fold(model, *, fresh=None, images=None, **options):
 def noise(model):
     """A copy with the same structure that has nothing of the model's values."""
     other = copy.deepcopy(model)
-    for tensor in [*other.parameters(), *other.buffers()]:
+    for tensor in other.state_dict().values():  # not constants that the model computes when it is built
         if tensor.is_floating_point():
-            tensor.data.uniform_(2, 3)
+            tensor.uniform_(2, 3)
     return other
 
 

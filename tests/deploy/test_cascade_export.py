@@ -50,7 +50,8 @@ def check_same_predictions(bundle, model, policy):
 
 @pytest.mark.slow
 def test_onnx(tmp_path):
-    model = cascade()
+    """Features pass from exit to exit here, relations in the next test, both in `test_whatever_is_reused`."""
+    model = cascade(relation_reuse=False)
     policy = dividing_policy(model)
     bundle = exported(model, tmp_path, "onnx", policy)
     names = ["early_exit.onnx", "exit0.onnx", "exit1.onnx", "manifest.json", "policy.json"]
@@ -70,7 +71,7 @@ def test_onnx(tmp_path):
 
 
 def test_later_files_are_not_even_opened(tmp_path):
-    model = cascade(relation_reuse=False)
+    model = cascade(feature_reuse=False)
     bundle = exported(model, tmp_path, "pt2", ExitPolicy((0.0, -1.0)))
     assert bundle.predict(some_images(3).numpy()).exit.tolist() == [0, 0, 0]
     assert ["module" in vars(part) for part in bundle.parts] == [True, False]
@@ -91,7 +92,7 @@ def test_three_exits(tmp_path, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "reuse", [{"feature_reuse": False}, {"feature_reuse": False, "relation_reuse": False}, {"norm": "dtn"}]
+    "reuse", [{}, {"feature_reuse": False}, {"feature_reuse": False, "relation_reuse": False}, {"norm": "dtn"}]
 )
 def test_whatever_is_reused(tmp_path, reuse):
     model = cascade(**reuse)
