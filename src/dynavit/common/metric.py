@@ -36,11 +36,6 @@ class Metric:
         """For a column or an axis, with its unit."""
         return f"{self.label}, %" if self.percent else self.label
 
-    @property
-    def unit(self) -> str:
-        """Of a difference."""
-        return "percentage points" if self.percent else f"difference of {self.label}"
-
     def number(self, value: float | None) -> str:
         """The value below its `heading`, without a unit."""
         return NOTHING if value is None else f"{self.factor * value:.{self.digits}f}"

@@ -122,9 +122,10 @@ class Subject(Which):
         loading = replace(loading or config.loading, strict=self.strict or (loading or config.loading).strict)
         data = data if data is not None else self.opened_data
         if data is None:
-            card.require_guests(self.run, *(("data set",) if self.data is None else ()))
             own = self.data in (None, config.data)
-            if not own:
+            if own:
+                card.require_guests(self.run, "data set")
+            else:
                 loading = replace(loading, options={})  # those are of the run's own data set
             data = open_data(self.data or config.data, self.data_dir or (config.data_dir if own else None), loading)
         data = data.prepared_as(card.facts, self.run)
