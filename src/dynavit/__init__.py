@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .data.dataset import MemorySplit as MemorySplit
     from .data.open import register_data as register_data
     from .deploy.fold.folding import fold as fold
+    from .engine.optimiser import parameter_groups as parameter_groups
     from .models import create_model as create_model
     from .models import import_released as import_released
     from .models import list_models as list_models
@@ -70,6 +71,7 @@ _HOMES = {
     "load_plugin": ".common.plugins",
     "load_released": ".runs.model_files",
     "look_inside": ".analysis.inside.look",
+    "parameter_groups": ".engine.optimiser",
     "plan_swap": ".convert",
     "recalibrate": ".norms",
     "register_data": ".data.open",
@@ -105,6 +107,7 @@ __all__ = [
     "load_plugin",
     "load_released",
     "look_inside",
+    "parameter_groups",
     "plan_swap",
     "recalibrate",
     "register_data",

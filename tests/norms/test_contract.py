@@ -392,7 +392,11 @@ def test_equals_the_norm_that_it_starts_as(name, kind, training):
         "ln": lambda: F.layer_norm(x, (DIM,), norm.weight, norm.bias, norm.eps),
         "rms": lambda: F.rms_norm(x, (DIM,), norm.weight, norm.eps),
     }
-    torch.testing.assert_close(norm(x), old[kind](), rtol=1e-13, atol=1e-13)
+    y = norm(x)
+    torch.testing.assert_close(y, old[kind](), rtol=1e-13, atol=1e-13)
+    (y * tokens(dtype=torch.float64).flip(0)).sum().backward()
+    mixing = [getattr(norm, parameter) for parameter in norm.mixing_parameters if parameter != "position"]
+    assert all(parameter.grad.all() for parameter in mixing), "a start that cannot be left"
 
 
 def test_others_start_as_no_norm():

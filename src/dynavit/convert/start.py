@@ -1,6 +1,6 @@
 """The start of a swapped norm: equal to the old norm, near it, or fresh."""
 
-from collections.abc import Iterator
+import warnings
 
 import torch
 from torch import nn
@@ -32,34 +32,24 @@ def choose_start(start: str | None, name: str, norm: Norm, old_kinds: set[str]) 
 
 @torch.no_grad()
 def set_start(norm: Norm, start: str) -> None:
-    """Set the mixture for "identity", where it is frozen, and "near"; "fresh" is what the constructor made."""
-    if start == "fresh" or norm.starts_as is None:
-        return
-    norm.start_at(1.0 if start == "identity" else NEAR)
-    if start == "identity":
-        for parameter in _mixture(norm):
-            parameter.requires_grad_(False)
+    """Set the mixture for "identity" and "near"; "fresh" is what the constructor made."""
+    if start != "fresh" and norm.starts_as is not None:
+        norm.start_at(1.0 if start == "identity" else NEAR)
 
 
-@torch.no_grad()
-def unfreeze_norms(model: nn.Module, weight: float = NEAR) -> int:
-    """Let norms that were swapped in with start="identity" learn; the number of them is returned.
-
-    A mixing weight of exactly 1 has no slope (its logit would never move), so it is set to `weight` first.
-    """
+def unfreeze_norms(model: nn.Module) -> int:
+    """Deprecated: an identity start learns from the first step. Thaws mixing parameters that you froze; counts their norms."""
+    warnings.warn(
+        'unfreeze_norms is no longer needed: norms swapped in with start="identity" learn from the first step. To hold them '
+        "for a while, set requires_grad of their mixing_parameters yourself",
+        DeprecationWarning,
+        stacklevel=2,
+    )
     count = 0
-    for module in model.modules():
-        if not isinstance(module, Norm) or module.starts_as is None:
-            continue
-        frozen = [parameter for parameter in _mixture(module) if not parameter.requires_grad]
-        if frozen:
-            module.start_at(weight)
-            for parameter in frozen:
-                parameter.requires_grad_(True)
-            count += 1
+    for norm in (module for module in model.modules() if isinstance(module, Norm)):
+        named = (getattr(norm, name, None) for name in norm.mixing_parameters)
+        frozen = [parameter for parameter in named if isinstance(parameter, nn.Parameter) and not parameter.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        count += bool(frozen)
     return count
-
-
-def _mixture(norm: Norm) -> Iterator[nn.Parameter]:
-    named = (getattr(norm, name, None) for name in norm.mixing_parameters)
-    return (parameter for parameter in named if isinstance(parameter, nn.Parameter))

@@ -17,6 +17,7 @@ from .select import Where
 from .site_hook import SiteHook, hook_of
 from .sites import OldNorm, read_norm
 from .start import choose_start, set_start
+from .undecayed import exempt_norms
 
 
 def swap_norms(
@@ -35,9 +36,8 @@ def swap_norms(
     Args:
         model: any module. A copy is changed and returned, unless `inplace`.
         norm, where, norm_options, causal, input_size: as in `plan_swap`, which shows what will happen.
-        start: "identity": the model computes what it did, and the new mixing parameters are frozen until `unfreeze_norms`;
-            "near": the old norm has 98 % of the mixture and everything is trainable, the default for norms that can;
-            "fresh": the norm's own start.
+        start: "identity": the model computes what it did, and departs from it with the first step of training;
+            "near": the old norm has 98 % of the mixture, the default for norms that can; "fresh": the norm's own start.
     """
     plan, trace = plan_and_trace(model, norm, where, norm_options, causal, input_size)
     if not plan.swapped():
@@ -79,6 +79,7 @@ def _replace(model: nn.Module, plan: SwapPlan, norms: dict[str, Norm]) -> None:
     if prefixes:
         first = plan.first or next((path for path, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Unfold)), None)
         attach(model, carrier, prefixes, first)
+    exempt_norms(model)
     model.swap_plan = plan  # type: ignore[assignment]
 
 

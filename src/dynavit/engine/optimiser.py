@@ -36,9 +36,24 @@ def set_lr(optimiser: Optimizer, lr: float) -> None:
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, layer_decay: float = 1.0, backbone_lr: float = 1.0
+    model: nn.Module,
+    weight_decay: float = 0.05,
+    layer_decay: float = 1.0,
+    backbone_lr: float = 1.0,
+    *,
+    lr: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups for an optimiser: every trainable parameter in exactly one, each with its `weight_decay` and `lr_scale`."""
+    """Groups for an optimiser of torch: every trainable parameter in exactly one, each with its `weight_decay` and `lr_scale`.
+
+    Biases, parameters of one axis, all of our norms', and what the model exempts (timm's `no_weight_decay()`) are not decayed.
+
+    Args:
+        model: bare, not wrapped for several processes: names decide.
+        layer_decay: factor on the learning rate per layer, from the last to the first.
+        backbone_lr: factor on the learning rate of everything but the classifier.
+        lr: gives each group its own `lr`, scaled. Without it the two factors are only noted as `lr_scale`, which schedulers of
+            timm read and torch's do not.
+    """
     exempt = names_without_decay(model)
     scales = layer_scales(model, layer_decay) if layer_decay != 1.0 else {}
     classifier = classifier_parameters(model, backbone_lr) if backbone_lr != 1.0 else set(model.parameters())
@@ -48,7 +63,10 @@ def parameter_groups(
             decay = 0.0 if name in exempt or parameter.ndim <= 1 else weight_decay
             scale = scales.get(name, 1.0) * (1.0 if parameter in classifier else backbone_lr)
             groups.setdefault((scale, decay), []).append(parameter)
-    return [{"params": params, "lr_scale": scale, "weight_decay": decay} for (scale, decay), params in groups.items()]
+    made: list[dict[str, Any]] = [
+        {"params": params, "lr_scale": scale, "weight_decay": decay} for (scale, decay), params in groups.items()
+    ]
+    return made if lr is None else [{**group, "lr": lr * group["lr_scale"]} for group in made]
 
 
 def own_groups(task: Task, weight_decay: float) -> list[dict[str, Any]]:

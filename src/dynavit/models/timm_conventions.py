@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..common.registry import nearest_match_error
-from ..norms import Norm
+from ..norms.undecayed import names_without_decay
 
 POOLINGS = ("token", "avg", "")
 
@@ -110,16 +110,6 @@ def new_head(model: TimmModel, num_classes: int) -> nn.Linear | nn.Identity:
     nn.init.trunc_normal_(head.weight, std=0.02)
     nn.init.zeros_(head.bias)
     return head
-
-
-def names_without_decay(model: nn.Module) -> set[str]:
-    """Full names of the parameters that the model's norms want kept from weight decay."""
-    return {
-        f"{path}.{name}" if path else name
-        for path, module in model.named_modules()
-        if isinstance(module, Norm)
-        for name in module.no_weight_decay_parameters()
-    }
 
 
 def image_config(

@@ -37,8 +37,7 @@ class Norm(nn.Module):
             queries and keys of each head.
         uses_heads: the result depends on `heads`, so they have to be those of the attention beside it.
         starts_as: the norm that this one can equal exactly, "ln" or "rms". An instance whose options forbid it sets None.
-        mixing_parameters: names of the parameters by which it departs from that norm. `start_at` sets them, and they are frozen
-            while the two are to stay equal.
+        mixing_parameters: names of the parameters by which it departs from that norm.
     """
 
     has_bias = True
@@ -111,7 +110,11 @@ class Norm(nn.Module):
         return y
 
     def start_at(self, share: float) -> None:
-        """Give the norm that this one `starts_as` a share of the mixture; 1 is that norm exactly. In place, under no_grad."""
+        """Give the norm that this one `starts_as` a share of the mixture. In place, under no_grad.
+
+        1 is that norm exactly, and still has to have a slope: a sigmoid does not, a parameter that is the share does, see
+        `linear_share`.
+        """
 
     def inherited(self, old: str) -> dict[str, str]:
         """{own parameter: parameter of the replaced norm that it takes over}.

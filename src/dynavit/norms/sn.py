@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .contract import Grid
 from .factory import register_norm
-from .share_logit import ONE, share_logit
+from .linear_share import linear_share
 from .statistics.moments import moments
 from .statistics.running import RunningMomentsNorm
 
@@ -24,7 +24,8 @@ class SwitchableNorm(RunningMomentsNorm):
     All variances are biased (the running one unbiased, as in `bn`).
 
     Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight` $\gamma$, `bias` $\beta$ (c); `mean_logit` $\lambda$,
-    `var_logit` $\lambda'$ (3) in the order ln, in, bn, started at 0: equal parts.
+    `var_logit` $\lambda'$ (3) in the order ln, in, bn, started at 0: equal parts. A layer that was started as LayerNorm
+    exactly has `mean_rest`, `var_rest` (2) instead: the shares of in and bn, ln having what is left (see `linear_share`).
 
     Args:
         momentum: weight of the new batch in the running moments.
@@ -33,32 +34,65 @@ class SwitchableNorm(RunningMomentsNorm):
     sources = ("ln", "in", "bn")
     uses_heads = False
     starts_as = "ln"
-    mixing_parameters = ("mean_logit", "var_logit")
+    mixing_parameters: tuple[str, ...] = ("mean_logit", "var_logit")
+    mean_logit: nn.Parameter | None
+    var_logit: nn.Parameter | None
 
     def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
         super().__init__(dim, momentum=momentum, **shared)
         factory = {"device": shared.get("device"), "dtype": shared.get("dtype")}
         self.mean_logit = nn.Parameter(torch.empty(len(self.sources), **factory))
         self.var_logit = nn.Parameter(torch.empty(len(self.sources), **factory))
+        self.mean_rest: nn.Parameter | None = None
+        self.var_rest: nn.Parameter | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        nn.init.zeros_(self.mean_logit)
-        nn.init.zeros_(self.var_logit)
+        for parameter in (self.mean_logit, self.var_logit):
+            if parameter is not None:
+                nn.init.zeros_(parameter)
+        for parameter in (self.mean_rest, self.var_rest):
+            if parameter is not None:
+                nn.init.constant_(parameter, 1 / len(self.sources))
 
     def start_at(self, share: float) -> None:
-        """LayerNorm's share of the softmax over (ln, in, bn), and the rest in equal parts."""
-        first = 2 * ONE if share == 1 else share_logit(share) + math.log(2)
+        """Set LayerNorm's share; in and bn have equal parts of the rest. 0 and 1 make the shares linear, see the class."""
+        if share in (0, 1):
+            self._make_shares_linear()
         for logit in (self.mean_logit, self.var_logit):
-            logit.copy_(logit.new_tensor([first, 0.0, 0.0]))
+            if logit is not None:
+                logit.copy_(logit.new_tensor([math.log(2 * share / (1 - share)), 0.0, 0.0]))
+        for rest in (self.mean_rest, self.var_rest):
+            if rest is not None:
+                rest.fill_((1 - share) / 2)
+
+    def _make_shares_linear(self) -> None:
+        for moment in ("mean", "var"):
+            logit: nn.Parameter | None = getattr(self, f"{moment}_logit")
+            if logit is not None:
+                setattr(self, f"{moment}_rest", nn.Parameter(torch.empty_like(logit[1:]), logit.requires_grad))
+                setattr(self, f"{moment}_logit", None)
+        self.mixing_parameters = ("mean_rest", "var_rest")
+
+    def mixing_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(3,), (3,): the shares of ln, in and bn in the mean and in the variance."""
+
+        def weights(logit: Tensor | None, rest: Tensor | None) -> Tensor:
+            if rest is None:
+                assert logit is not None
+                return logit.to(dtype).softmax(0)
+            others = linear_share(rest, dtype, self.training)
+            others = others / others.sum().clamp_min(1)
+            return torch.cat([1 - others.sum(0, keepdim=True), others])
+
+        return weights(self.mean_logit, self.mean_rest), weights(self.var_logit, self.var_rest)
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         mean_ln, var_ln, _ = moments(x, (2,))
         mean_in, var_in, _ = moments(x, (1,), None if mask is None else mask[..., None])
         mean_bn, var_bn = self.batch_moments(x, mask)
-        w = self.mean_logit.to(x.dtype).softmax(0)
-        w_var = self.var_logit.to(x.dtype).softmax(0)
+        w, w_var = self.mixing_weights(x.dtype)
         mean = w[0] * mean_ln + (w[1] * mean_in + w[2] * mean_bn)
         var = w_var[0] * var_ln + (w_var[1] * var_in + w_var[2] * var_bn)
         return (x - mean) * torch.rsqrt(var + self.eps)
@@ -67,5 +101,5 @@ class SwitchableNorm(RunningMomentsNorm):
     def scalars(self) -> dict[str, float]:
         """The mixing weights, for a log: mean_ln, mean_in, mean_bn, var_ln, var_in, var_bn."""
         names = [f"{moment}_{source}" for moment in ("mean", "var") for source in self.sources]
-        weights = torch.cat([self.mean_logit.softmax(0), self.var_logit.softmax(0)])
+        weights = torch.cat(self.mixing_weights(torch.float64))
         return dict(zip(names, weights.tolist(), strict=True))

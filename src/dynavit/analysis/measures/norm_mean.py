@@ -41,7 +41,7 @@ def subtracted_mean(norm: nn.Module, x: Tensor, grid: tuple[int, ...]) -> Tensor
         case GroupNorm():
             mean = _per_channel(x.unflatten(-1, (norm.heads, -1)).mean((1, 3)), norm.dim)[:, None]
         case SwitchableNorm():
-            share = norm.mean_logit.double().softmax(0)
+            share, _ = norm.mixing_weights(torch.float64)
             mean = share[0] * x.mean(-1, keepdim=True) + share[1] * x.mean(1, keepdim=True) + share[2] * norm.running_mean
         case ReleasedDynamicTokenNorm():
             # It takes the mean of u = x / rms, and u - m = (x - rms m) / rms.

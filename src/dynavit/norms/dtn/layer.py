@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..contract import Grid, Norm
 from ..factory import register_norm
-from ..share_logit import share_logit
+from ..linear_share import linear_share
 from .init import local_position
 from .kernels import grid_kernels, offset_kernel
 from .math import Layout, Operands
@@ -34,7 +34,8 @@ class DynamicTokenNorm(Norm):
     multiplications per channel instead of T^2, and is never built.
 
     Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight`, `bias` (c); `mean_logit`, `var_logit` (h), sigmoid of which is
-    $\lambda$, started at 0.5; `position` (h, 3) = [a_0, a_1, a_2], in 1-D (h, 2).
+    $\lambda$, started at 0.5; `position` (h, 3) = [a_0, a_1, a_2], in 1-D (h, 2). A layer that was started as LayerNorm exactly
+    (`start_at(1)`) has `mean_share`, `var_share` (h) instead of the logits, which are $\lambda$ itself: see `linear_share`.
 
     Without `grid` a lone layer takes a square number of tokens (1-D: any). Any rectangular grid may be given, a new one each
     call. With `mask`, P(m x) / P(m).
@@ -56,7 +57,7 @@ class DynamicTokenNorm(Norm):
     needs_grid = True
     dimensions: tuple[int, ...] = (1, 2)
     starts_as: Literal["ln"] | None = "ln"
-    mixing_parameters = ("mean_logit", "var_logit", "position")
+    mixing_parameters: tuple[str, ...] = ("mean_logit", "var_logit", "position")
 
     def __init__(
         self,
@@ -107,14 +108,15 @@ class DynamicTokenNorm(Norm):
 
         self.mean_logit = parameter(self.heads) if fixed_mean_lambda is None else None
         self.var_logit = parameter(self.heads) if fixed_var_lambda is None else None
+        self.mean_share: nn.Parameter | None = None
+        self.var_share: nn.Parameter | None = None
         self.position = parameter(self.heads, 1 + ndim) if average == "learned" else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        for logit in (self.mean_logit, self.var_logit):
-            if logit is not None:
-                nn.init.zeros_(logit)
+        with torch.no_grad():
+            self.start_at(0.5)
         if self.position is not None:
             self.reset_position(self.position)
 
@@ -131,10 +133,23 @@ class DynamicTokenNorm(Norm):
                 position.mul_(position.new_tensor([scale**2, scale]))
 
     def start_at(self, share: float) -> None:
-        """Set lambda, the share of LayerNorm's moments, in every head."""
+        """Set lambda, the share of LayerNorm's moments, in every head; 0 and 1 make it a linear share, see the class."""
+        if share in (0, 1):
+            self._make_shares_linear()
         for logit in (self.mean_logit, self.var_logit):
             if logit is not None:
-                logit.fill_(share_logit(share))
+                logit.fill_(math.log(share / (1 - share)))
+        for linear in (self.mean_share, self.var_share):
+            if linear is not None:
+                linear.fill_(share)
+
+    def _make_shares_linear(self) -> None:
+        for moment in ("mean", "var"):
+            logit: nn.Parameter | None = getattr(self, f"{moment}_logit")
+            if logit is not None:
+                setattr(self, f"{moment}_share", nn.Parameter(torch.empty_like(logit), logit.requires_grad))
+                setattr(self, f"{moment}_logit", None)
+        self.mixing_parameters = ("mean_share", "var_share", "position")
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         layout = self.layout(x.shape[1], grid)
@@ -146,10 +161,13 @@ class DynamicTokenNorm(Norm):
     def mixing_weights(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """(h,), (h,): the weight of the intra-token mean and variance in `like`'s dtype."""
 
-        def weight(logit: Tensor | None, fixed: float | None) -> Tensor:
+        def weight(logit: Tensor | None, share: Tensor | None, fixed: float | None) -> Tensor:
+            if share is not None:
+                return linear_share(share, like.dtype, self.training)
             return like.new_full((self.heads,), fixed or 0.0) if logit is None else logit.to(like.dtype).sigmoid()
 
-        return weight(self.mean_logit, self.fixed_mean_lambda), weight(self.var_logit, self.fixed_var_lambda)
+        mean = weight(self.mean_logit, self.mean_share, self.fixed_mean_lambda)
+        return mean, weight(self.var_logit, self.var_share, self.fixed_var_lambda)
 
     def layout(self, tokens: int, grid: Grid | None) -> Layout:
         """The layout of one call, from its token count and the given grid."""
@@ -177,13 +195,15 @@ class DynamicTokenNorm(Norm):
         row, col = divmod(token, grid[1])
         return kernels[0][:, row, :, None] * kernels[1][:, col, None, :]
 
+    @torch.no_grad()
     def scalars(self) -> dict[str, float]:
         """Learned numbers of each head, for logs."""
         values: dict[str, float] = {}
-        named = (("lambda_mean", self.mean_logit), ("lambda_var", self.var_logit))
-        for name, logit in named:
-            if logit is not None:
-                values |= {f"{name}.{h}": lam for h, lam in enumerate(logit.detach().double().sigmoid().tolist())}
+        mean, var = self.mixing_weights(torch.empty(0, dtype=torch.float64))
+        named = (("lambda_mean", mean, self.fixed_mean_lambda), ("lambda_var", var, self.fixed_var_lambda))
+        for name, lam, fixed in named:
+            if fixed is None:
+                values |= {f"{name}.{h}": share for h, share in enumerate(lam.tolist())}
         if self.position is not None:
             for h, (a0, *slopes) in enumerate(self.position.detach().double().tolist()):
                 values[f"a0.{h}"] = a0
