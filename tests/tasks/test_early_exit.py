@@ -128,3 +128,14 @@ def test_empty_problems_are_explained():
         EarlyExit(ThreeHeads(), 1)
     with pytest.raises(ValueError, match="nothing was evaluated"):
         dict(EarlyExit(ThreeHeads(), 7).evaluator().results())
+
+
+def test_an_exit_whose_logits_are_not_finite_is_wrong_and_counted(samples):
+    inputs, targets = samples
+    model = ThreeHeads()
+    before = dict(evaluated(model, inputs, targets, [50]).results())
+    with torch.no_grad():
+        model.exits[0].bias[2] = torch.nan
+    after = dict(evaluated(model, inputs, targets, [50]).results())
+    assert after["exit1_top1"] == 0 and after["not_finite"] == 50
+    assert before.pop("exit1_top1") > 0 and {name: after[name] for name in before} == before

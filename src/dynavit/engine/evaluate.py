@@ -18,7 +18,8 @@ def evaluate(
     evaluator: Evaluator | None = None,
 ) -> dict[str, Any]:
     """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. Samples that could not be read are
-    counted as "broken", if there are any, and in the main process `note` gets the messages of all processes.
+    counted as "broken", if there are any, and in the main process `note` gets the messages of all processes and those of the
+    evaluator.
 
     Give an `evaluator` to ask it for more than its results afterwards.
     """
@@ -33,9 +34,11 @@ def evaluate(
                 broken += batch.broken
         evaluator.totals = processes.combine(evaluator.totals)
         broken = processes.join(broken)
-        for message in broken if note is not None and processes.is_main else ():
-            note(message)  # type: ignore[misc]
-        return dict(evaluator.results()) | ({"broken": len(broken)} if broken else {})
+        results = dict(evaluator.results()) | ({"broken": len(broken)} if broken else {})
+        if note is not None and processes.is_main:
+            for message in (*broken, *evaluator.notes()):
+                note(message)
+        return results
     finally:
         for module, training in modes:
             module.training = training

@@ -164,9 +164,12 @@ class Trainer:
         return lr_at(self.step - 1, self.total, self.warmup, self.plan.lr, self.plan.optim.min_lr)
 
     def keep_best(self, results: Mapping[str, Any], weights: str) -> None:
-        """Compare a validation with the best one so far, by the task's main metric."""
+        """Compare a validation with the best one so far, by the task's main metric.
+
+        A model whose outputs are not finite is never the best, whatever was counted as right.
+        """
         metric = self.task.main_metric
-        if metric is None:
+        if metric is None or results.get("not_finite") or not math.isfinite(results.get("loss", 0.0)):
             return
         value = float(results[metric.name])
         if metric.improves(value, None if self.best is None else self.best["value"]):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..common.batch import Batch
 from ..common.metric import Metric
+from ..common.right import has_answer, is_right
 from .classification import Classification, ClassificationEvaluator, named_classes
 from .options import EarlyExitOptions
 
@@ -81,7 +82,8 @@ class EarlyExitEvaluator(ClassificationEvaluator):
     def update(self, batch: Batch) -> None:
         exits = [logits[: batch.count] for logits in self.model(batch.inputs)]
         targets = batch.targets[: batch.count]
-        self.add("correct_at_exits", torch.stack([(logits.argmax(-1) == targets).sum() for logits in exits]))
+        self.add("correct_at_exits", torch.stack([is_right(logits, targets).sum() for logits in exits]))
+        self.add("not_finite", (~torch.stack([has_answer(logits) for logits in exits]).all(0)).sum())
         self.count(exits[-1], targets)
 
     def results(self) -> Iterator[tuple[str, float]]:
