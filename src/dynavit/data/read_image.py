@@ -1,10 +1,12 @@
-"""Any image file as RGB."""
+"""Image files as RGB."""
 
 import os
 from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
+
+from ..common.pictures import open_picture
 
 _SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # I has 32 bits, but 16-bit files are what comes as such
 
@@ -16,7 +18,7 @@ def read_image(file: str | os.PathLike[str] | BinaryIO, name: str | None = None)
         ValueError: it cannot be read; the message names `file`, or `name` for an image inside something else.
     """
     try:
-        with Image.open(file) as image:
+        with open_picture(file) as image:
             return as_rgb(image)
     except Exception as error:  # a broken file makes decoders stumble in any way: SyntaxError, struct.error, zlib.error ...
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
