@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from dynavit.common.batch import Batch
+from dynavit.data.config import AugmentConfig
+from dynavit.data.mixing import Mixer
 from dynavit.tasks.classification import Classification
 
 
@@ -76,6 +78,17 @@ def test_loss_takes_classes_and_probabilities(samples):
     soft = task(batch_of(logits, torch.nn.functional.one_hot(targets, 7).double()))["loss"]
     by_hand = -sum(row.log_softmax(0)[target] for row, target in zip(logits, targets, strict=True)) / 60
     assert hard.item() == pytest.approx(by_hand.item()) and soft.item() == pytest.approx(by_hand.item())
+
+
+def test_training_accuracy_is_known_unless_images_are_mixed(samples):
+    logits, targets = samples
+    task, how = Classification(torch.nn.Identity(), 7), {"classes": 7, "seed": 0}
+    right = sum(int(row.argmax()) == target for row, target in zip(logits, targets.tolist(), strict=True)) / 60
+    assert task(batch_of(logits, targets))["top1"].item() == pytest.approx(right)
+    smoothed = Mixer(augment=AugmentConfig(label_smoothing=0.1), **how)(batch_of(logits, targets), 0, 0, 0)
+    assert task(smoothed)["top1"].item() == pytest.approx(right)
+    mixed = Mixer(augment=AugmentConfig(mixup=0.8), **how)(batch_of(logits, targets), 0, 0, 0)
+    assert list(task(mixed)) == ["loss"]
 
 
 def test_a_class_without_samples_has_no_accuracy():

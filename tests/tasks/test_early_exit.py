@@ -54,7 +54,9 @@ def test_loss_is_the_weighted_sum_of_the_exits_losses(samples, weights):
     single = [Classification(exit, 7)(batch_of(*samples))["loss"].item() for exit in model.exits]
     assert outputs["loss"].item() == pytest.approx(sum(w * loss for w, loss in zip(weights or (1, 1, 1), single, strict=True)))
     assert [outputs[f"loss_exit{k}"].item() for k in (1, 2, 3)] == pytest.approx(single)
-    assert list(outputs) == ["loss", "loss_exit1", "loss_exit2", "loss_exit3"]
+    assert list(outputs) == ["loss", "loss_exit1", "loss_exit2", "loss_exit3", "top1"]
+    inputs, targets = samples
+    assert outputs["top1"].item() == pytest.approx((model(inputs)[-1].argmax(-1) == targets).double().mean().item())
 
 
 def test_gradients_are_weighted_too(samples):

@@ -143,7 +143,10 @@ class Trainer:
         broken = float(sum(len(batch.broken) for batch in batches))
         values = means | {"broken": torch.tensor(broken, device=self.processes.device, dtype=self.sum_dtype)}
         for name, value in values.items():
-            self.window[name] = self.window[name] + value if name in self.window else value
+            if name in self.window:
+                self.window[name] = self.window[name] + value
+            elif not self.window_steps:  # else the checkpoint's part of the window has no such value, and a mean would be wrong
+                self.window[name] = value
         self.window_steps += 1
         self.window_images += batches[0].step_count
 

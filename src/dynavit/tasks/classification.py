@@ -23,6 +23,7 @@ class Classification(ImageTask):
     """Tell classes of images apart. The model maps (b, ...) to (b, classes).
 
     `task(batch)["loss"]` is the mean cross entropy over the batch; targets are class numbers or, after mixing, probabilities.
+    "top1" is the share that was right, while the weights changed; mixed images have no right class, and then it is left out.
     """
 
     name: ClassVar[str] = "classification"
@@ -46,7 +47,8 @@ class Classification(ImageTask):
         return cls(model, len(data.classes))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": F.cross_entropy(self.model(batch.inputs), batch.targets)}
+        logits = self.model(batch.inputs)
+        return {"loss": F.cross_entropy(logits, batch.targets)} | training_accuracy(logits, batch)
 
     def evaluator(self) -> "ClassificationEvaluator":
         return ClassificationEvaluator(self.model, self.classes)
@@ -107,6 +109,14 @@ class Classification(ImageTask):
     @classmethod
     def answer_text(cls, answer: Mapping[str, Any]) -> str:
         return answer_line(answer)
+
+
+def training_accuracy(logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """{"top1": the share of a training batch that (b, classes) logits get right}, {} where images are mixed."""
+    if batch.mixed:
+        return {}
+    targets = batch.targets.argmax(-1) if batch.targets.is_floating_point() else batch.targets  # smoothed ones
+    return {"top1": (logits.detach().argmax(-1) == targets).float().mean()}
 
 
 def named_classes(logits: Tensor, exit: int | None, classes: Sequence[str], top: int) -> dict[str, Any]:
