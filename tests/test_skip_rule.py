@@ -1,6 +1,7 @@
 """The rule that fails CI on skipped tests, seen to fail and seen to let pass."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,11 @@ def run(pytester, monkeypatch):
         monkeypatch.chdir(tests.parent)
         monkeypatch.setenv("CI", ci)
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the others only cost time
-        return pytester.runpytest_subprocess("-p", "xdist", "-n", str(workers))
+        if workers:
+            return pytester.runpytest_subprocess("-p", "xdist", "-n", str(workers))
+        for name in ("conftest", "skip_rule"):  # the small repository imports its own copies, as a new process would
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        return pytester.runpytest_inprocess()
 
     return run
 

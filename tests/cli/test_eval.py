@@ -146,7 +146,7 @@ def test_images_of_any_size_and_colour_are_taken(run, trained, tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "message"),
-    [("9 broken.png", "none of the images could be read"), ("missing.png", "missing.png: there is no such file")],
+    [("9 broken.png", "none of the images could be answered"), ("missing.png", "missing.png: there is no such file")],
 )
 def test_when_there_is_nothing_to_say(run, trained, pictures, file, message):
     code, _, problem = run("predict", trained, pictures / file)

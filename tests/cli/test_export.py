@@ -115,7 +115,7 @@ def test_a_bundle_can_be_loaded_as_a_model(runs):
         (["fold", "absent"], "absent is not a directory"),
         (["predict", "x", "pictures", "--int8"], "is not a bundle, and only those hold 8-bit weights"),
         (["predict", "bundle", "pictures", "--device", "cuda"], "is a bundle: one set of weights, for the CPU"),
-        (["predict", "bundle", "pictures/9.png"], "none of the images could be read"),
+        (["predict", "bundle", "pictures/9.png"], "none of the images could be answered"),
         (["predict", "bundle", "absent.png"], "absent.png: there is no such file"),
         (["predict", "bundle"], "is a bundle, which has no data set to take images of; name files"),
     ],

@@ -10,7 +10,7 @@ import yaml
 
 from cli.tiny import STEPS, TINY
 
-FILES = ["checkpoints", "config.yaml", "env.json", "eval", "finished.json", "metrics.jsonl", "model.json"]
+FILES = ["checkpoints", "config.yaml", "env.json", "eval", "finished.json", "metrics.csv", "metrics.jsonl", "model.json"]
 
 
 @pytest.fixture

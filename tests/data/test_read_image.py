@@ -47,10 +47,15 @@ def test_palettes_transparency_and_cmyk():
     assert (saved(cmyk, "tiff") == np.asarray(cmyk.convert("RGB"))).all()
 
 
-def test_the_orientation_in_exif_is_left_alone():
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
+def test_photographs_are_turned_as_exif_says(kind):
+    pixels = np.zeros((4, 9, 3), np.uint8)
+    pixels[:, :4] = 255  # white on the left
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees
-    assert saved(Image.fromarray(np.zeros((4, 9, 3), np.uint8)), "jpeg", exif=exif).shape == (4, 9, 3)
+    exif[0x0112] = 6  # to be turned by 90 degrees, clockwise: the left goes up
+    turned = saved(Image.fromarray(pixels), kind, exif=exif).astype(int)
+    assert turned.shape == (9, 4, 3) and turned[:3].min() > 200 and turned[-3:].max() < 60
+    assert saved(Image.fromarray(pixels), kind, exif=b"Exif\0\0broken").shape == (4, 9, 3)  # no reason to lose the photograph
 
 
 def test_what_cannot_be_read_is_named(tmp_path):

@@ -33,6 +33,8 @@ def test_the_most_probable_classes_come_first():
     several = best_classes(np.array([0.25, 0.5, 0.25], np.float32), 2, CLASSES, 9)
     assert [each["label"] for each in several["top"]] == ["bee", "ant", "cat"] and several["exit"] == 2
     assert json.loads(json.dumps(several)) == several
+    broken = best_classes(np.array([0.25, np.nan, 0.25]), None, CLASSES, 2)
+    assert set(broken) == {"error"} and "not finite" in broken["error"]
 
 
 def test_files_that_cannot_be_read_are_answers_too_and_a_wrong_model_is_an_error(pictures):

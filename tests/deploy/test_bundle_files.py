@@ -183,6 +183,7 @@ def test_the_rule_is_the_policy(tmp_path, kind):
     assert 0.05 < shares[0] < 0.95 and shares[1:] == [0, 1]
     logits[:] = float("nan")
     assert rule.leaves(logits.numpy(), 2).all()  # someone has to answer
+    assert not rule.leaves(logits.numpy(), 0).any() and not policy.leaves(logits, 0).any()  # NaN is no confidence
 
 
 @pytest.mark.parametrize(

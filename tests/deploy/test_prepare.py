@@ -59,6 +59,15 @@ def test_a_palette_with_transparency(tmp_path):
     assert np.array_equal(np.asarray(read_rgb(tmp_path / "x.png")), np.asarray(read_image(tmp_path / "x.png")))
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation(tmp_path, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    noise("RGB", (6, 4)).save(tmp_path / "x.png", exif=exif)
+    ours, theirs = np.asarray(read_rgb(tmp_path / "x.png")), np.asarray(read_image(tmp_path / "x.png"))
+    assert np.array_equal(ours, theirs) and (ours.shape[:2] == (6, 4)) == (orientation > 4)
+
+
 def test_what_is_no_image(tmp_path):
     (tmp_path / "x.png").write_bytes(b"no image")
     Image.fromarray(torch.rand(3, 3).numpy()).save(tmp_path / "f.tif")

@@ -119,10 +119,10 @@ def test_a_file_that_changed_is_told_and_not_resumed(run, finished):
     norm.write_text(NORM.read_text())
 
 
-def test_compare_with_seeds_two_processes_and_a_page(run, tmp_path, monkeypatch):
+def test_compare_with_two_processes_and_a_page(run, tmp_path, monkeypatch):
     monkeypatch.setattr("dynavit.bench.cost.ROUNDS", 3)
     out = tmp_path / "grid"
-    grid = ("--norms", "ln,mine", "--seeds", "0,1", "--epochs", "0.2", "--processes", "2", "--title", "Turned stripes")
+    grid = ("--norms", "ln,mine", "--epochs", "0.2", "--processes", "2", "--title", "Turned stripes")
     options = [word for word in OPTIONS if word not in ("--norm", "mine")]
     code, told, problem = run("compare", *ALL, *options, *grid, "--out", out)
     assert code == 0, problem

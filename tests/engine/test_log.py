@@ -95,10 +95,14 @@ def test_tensorboard_gets_the_numbers_and_forgets_what_was_cut(tmp_path, monkeyp
     log.write({"kind": "train", "step": 8, "loss": 0.5, "time": {"seconds": 1.0}})
     log.write({"kind": "eval", "split": "val", "weights": "ema", "step": 8, "top1": 0.9})
     log.write({"kind": "note", "step": 8, "text": "x"})
+    log.write({"kind": "scalars", "step": 8, "values": {"blocks.0.norm1": {"lambda_mean": [0.5, None, 0.25], "r": [1.0]}}})
     log.close()
     assert calls == [
         ("open", str(run.tensorboard), 8),
         ("train/loss", 0.5, 8),
         ("val_ema/top1", 0.9, 8),
+        ("lambda_mean/blocks.0.norm1.0", 0.5, 8),
+        ("lambda_mean/blocks.0.norm1.2", 0.25, 8),
+        ("r/blocks.0.norm1", 1.0, 8),
         ("close",),
     ]

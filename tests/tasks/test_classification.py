@@ -1,11 +1,14 @@
 """Classification against the definitions, sample by sample."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from dynavit.common.batch import Batch
+from dynavit.data.config import AugmentConfig
+from dynavit.data.mixing import Mixer
 from dynavit.tasks.classification import Classification
 
 
@@ -77,9 +80,68 @@ def test_loss_takes_classes_and_probabilities(samples):
     assert hard.item() == pytest.approx(by_hand.item()) and soft.item() == pytest.approx(by_hand.item())
 
 
+def test_training_accuracy_is_known_unless_images_are_mixed(samples):
+    logits, targets = samples
+    task, how = Classification(torch.nn.Identity(), 7), {"classes": 7, "seed": 0}
+    right = sum(int(row.argmax()) == target for row, target in zip(logits, targets.tolist(), strict=True)) / 60
+    assert task(batch_of(logits, targets))["top1"].item() == pytest.approx(right)
+    smoothed = Mixer(augment=AugmentConfig(label_smoothing=0.1), **how)(batch_of(logits, targets), 0, 0, 0)
+    assert task(smoothed)["top1"].item() == pytest.approx(right)
+    mixed = Mixer(augment=AugmentConfig(mixup=0.8), **how)(batch_of(logits, targets), 0, 0, 0)
+    assert list(task(mixed)) == ["loss"]
+
+
 def test_a_class_without_samples_has_no_accuracy():
     _, details = evaluated(torch.eye(3), torch.tensor([0, 1, 1]), [3])
     assert details["per_class"] == [1.0, 0.5, None]
+
+
+@pytest.mark.parametrize("kind", ["equal", "bfloat16", "few classes"])
+def test_ties_are_broken_as_topk_does(kind):
+    generator = torch.Generator().manual_seed(0)
+    classes = 3 if kind == "few classes" else 1000
+    logits = torch.randn(400, classes, generator=generator).bfloat16() * (kind != "equal")
+    order = logits.float().sort(descending=True, stable=True).indices
+    targets = order[torch.arange(400), torch.randint(10, (400,), generator=generator) % classes]
+    results, _ = evaluated(logits, targets, [400])
+    five = [row.topk(min(5, classes)).indices.tolist() for row in logits]
+    right = sum(target in best for best, target in zip(five, targets.tolist(), strict=True))
+    assert results["top5"] == right / 400
+    if classes > 5:  # a target that ties with the fifth is not always among the five
+        strictly_above = (logits > logits.gather(1, targets[:, None])).sum(-1)
+        assert right < (strictly_above < 5).sum()
+
+
+def test_logits_that_are_not_finite_are_wrong_and_counted(samples):
+    logits, targets = samples
+    _, before = evaluated(logits, targets, [60])
+    bad = logits.clone()
+    bad[0, 3], bad[1, targets[1]], bad[2] = math.nan, math.inf, -math.inf
+    bad[3, (targets[3] + 1) % 7] = -math.inf  # a class that was ruled out: an answer all the same
+    evaluator = Classification(torch.nn.Identity(), 7).evaluator()
+    evaluator.update(batch_of(bad, targets))
+    results, details = dict(evaluator.results()), evaluator.details()
+    usable = [i for i in range(60) if i > 2]
+    assert results["top1"] == sum(int(bad[i].argmax()) == int(targets[i]) for i in usable) / 60
+    assert results["top5"] == sum(int(targets[i]) in bad[i].topk(5).indices.tolist() for i in usable) / 60
+    assert math.isnan(results["loss"]) and 0 <= results["ece"] <= 1 and results["not_finite"] == 3
+    (text,) = evaluator.notes()
+    assert text.startswith("3 of 60 images have logits that are not finite")
+    assert sum(map(sum, details["confusion"])) == sum(b["samples"] for b in details["reliability"]) == 57
+    of_class = torch.bincount(targets, minlength=7).tolist()
+    assert details["per_class"] == [row[k] / of_class[k] for k, row in enumerate(details["confusion"])]
+    assert sum(map(sum, before["confusion"])) == 60
+
+
+def test_a_diverged_model_is_right_about_nothing():
+    task, batch = Classification(torch.nn.Identity(), 3), batch_of(torch.full((6, 3), math.nan), torch.arange(6) % 3)
+    evaluator = task.evaluator()
+    evaluator.update(batch)
+    results = dict(evaluator.results())
+    assert (results["top1"], results["top5"], results["not_finite"]) == (0, 0, 6)
+    assert task.examples(batch, SimpleNamespace(mean=(0.0,), std=(1.0,))) == []
+    answer = task.answer(batch.inputs[:1], {"classes": ["a", "b", "c"]}, 2)
+    assert set(answer) == {"error"} and "not finite" in answer["error"]
 
 
 def test_mistakes_are_explained():

@@ -54,7 +54,9 @@ def test_loss_is_the_weighted_sum_of_the_exits_losses(samples, weights):
     single = [Classification(exit, 7)(batch_of(*samples))["loss"].item() for exit in model.exits]
     assert outputs["loss"].item() == pytest.approx(sum(w * loss for w, loss in zip(weights or (1, 1, 1), single, strict=True)))
     assert [outputs[f"loss_exit{k}"].item() for k in (1, 2, 3)] == pytest.approx(single)
-    assert list(outputs) == ["loss", "loss_exit1", "loss_exit2", "loss_exit3"]
+    assert list(outputs) == ["loss", "loss_exit1", "loss_exit2", "loss_exit3", "top1"]
+    inputs, targets = samples
+    assert outputs["top1"].item() == pytest.approx((model(inputs)[-1].argmax(-1) == targets).double().mean().item())
 
 
 def test_gradients_are_weighted_too(samples):
@@ -128,3 +130,14 @@ def test_empty_problems_are_explained():
         EarlyExit(ThreeHeads(), 1)
     with pytest.raises(ValueError, match="nothing was evaluated"):
         dict(EarlyExit(ThreeHeads(), 7).evaluator().results())
+
+
+def test_an_exit_whose_logits_are_not_finite_is_wrong_and_counted(samples):
+    inputs, targets = samples
+    model = ThreeHeads()
+    before = dict(evaluated(model, inputs, targets, [50]).results())
+    with torch.no_grad():
+        model.exits[0].bias[2] = torch.nan
+    after = dict(evaluated(model, inputs, targets, [50]).results())
+    assert after["exit1_top1"] == 0 and after["not_finite"] == 50
+    assert before.pop("exit1_top1") > 0 and {name: after[name] for name in before} == before

@@ -39,7 +39,8 @@ def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int 
         ["measure", "value"],
         [
             *([metric.label, metric.text(result[metric.name])] for metric in metrics),
-            [f"images/s at batch {speed['batch_size']}", f"{speed['images_per_second']:.0f}"],
+            [f"images/s of the model at batch {speed['batch_size']}", f"{speed['model_images_per_second']:.0f}"],
+            ["images/s with loading", f"{speed['images_per_second_with_loading']:.0f}"],
         ],
     )
     for title, header, rows in TASKS[result["task"]].tables(result):

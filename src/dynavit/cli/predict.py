@@ -50,4 +50,4 @@ def predict(
     for answer in answers:
         print(f"{answer['image']}: {answer['error'] if 'error' in answer else asked.text(answer)}")
     if all("error" in answer for answer in answers):
-        raise ValueError("none of the images could be read")
+        raise ValueError("none of the images could be answered")

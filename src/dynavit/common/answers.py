@@ -1,6 +1,7 @@
 """Answers of a classifier about one image, in one form for runs and bundles.
 
     {"label": best class, "confidence": its probability, "top": [{"label", "confidence"}, ...]}
+    {"error": why there is no answer}
 
 A cascade that may stop early adds "exit", counted from 1. Needs numpy alone: bundles run without torch.
 """
@@ -11,10 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+NO_ANSWER = "no answer: the model's output is not finite (NaN or infinite); it has diverged, or its weights were damaged"
+
 
 def best_classes(probabilities: NDArray[np.floating], exit: int | None, classes: Sequence[str], top: int) -> dict[str, Any]:
-    """(classes,) -> the answer. Equal classes stay in their order."""
+    """(classes,) -> the answer. Equal classes stay in their order. Probabilities that are not numbers are an error."""
     check_top(top)
+    if not np.isfinite(probabilities).all():
+        return {"error": NO_ANSWER}
     best = np.argsort(-probabilities, kind="stable")[:top]
     found = [{"label": classes[i], "confidence": float(probabilities[i])} for i in best]
     return {**found[0], "top": found, **({} if exit is None else {"exit": exit})}

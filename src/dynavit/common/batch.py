@@ -29,6 +29,7 @@ class Batch:
             processes run the same number of forward and backward passes; a task gives it no weight.
         step_count: samples of the whole step, over all processes and micro-batches.
         broken: one message for each sample that could not be read and was left out.
+        mixed: whether each input is a mixture of several samples, which has no single right answer.
     """
 
     inputs: Nested
@@ -37,6 +38,7 @@ class Batch:
     count: int
     step_count: int
     broken: list[str] = field(default_factory=list)
+    mixed: bool = False
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Batch":
         """The same batch elsewhere. `dtype` is for floating-point numbers in the inputs; targets keep their types."""

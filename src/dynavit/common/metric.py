@@ -55,8 +55,9 @@ class Metric:
         return best is None or (value > best if self.better == "larger" else value < best)
 
     def best(self, values: Mapping[Any, float]) -> Any:
-        """The key of the best of some values."""
-        return (max if self.better == "larger" else min)(values, key=lambda key: values[key])
+        """The key of the best of some values. One that is not finite is the best only among such."""
+        finite = {key: value for key, value in values.items() if math.isfinite(value)} or values
+        return (max if self.better == "larger" else min)(finite, key=lambda key: finite[key])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -41,8 +41,16 @@ class Evaluator:
         raise NotImplementedError
 
     def results(self) -> Iterator[tuple[str, float]]:
-        """(name, value) from the totals; those of the task's metrics are among them."""
+        """(name, value) from the totals; those of the task's metrics are among them.
+
+        "not_finite", if it is there and not 0, counts samples for which the model gave no usable numbers: then the checkpoint
+        never is the best one, nor where the "loss" is not finite.
+        """
         raise NotImplementedError
+
+    def notes(self) -> Iterator[str]:
+        """Sentences that the user should read beside the results."""
+        yield from ()
 
     def details(self) -> dict[str, Any]:
         """Further results as JSON takes them, too long for a line of metrics: per class, curves, matrices."""

@@ -46,14 +46,15 @@ class Mixer:
     def __call__(self, batch: Batch, epoch: int, step: int, part: int) -> Batch:
         random = np.random.default_rng(derive_seed(self.seed, epoch, step, part))
         inputs, kept = batch.inputs, 1.0
-        if self.augment.mixup or self.augment.cutmix:
+        mixed = bool(self.augment.mixup or self.augment.cutmix)
+        if mixed:
             cut, kept = draw_strength(self.augment, random)
             if cut:
                 inputs, kept = cut_and_paste(inputs, kept, random)
             else:
                 inputs = inputs * kept + inputs.flip(0) * (1 - kept)
         targets = smooth(batch.targets, self.classes, self.augment.label_smoothing, inputs.dtype)
-        return replace(batch, inputs=inputs, targets=targets * kept + targets.flip(0) * (1 - kept))
+        return replace(batch, inputs=inputs, targets=targets * kept + targets.flip(0) * (1 - kept), mixed=mixed)
 
 
 def step_mixer(classes: int, how: LoaderOptions) -> Callable[[list[Batch], int, int], list[Batch]]:

@@ -19,7 +19,7 @@ from .config import DataConfig
 from .dataset import DataSet, MapSplit
 from .folder import photo_data_set
 from .hub import open_hub
-from .read_image import as_rgb
+from .read_image import as_rgb, read_image
 from .tar_shards import open_shards
 
 STREAMS = {"tfds": "tensorflow-datasets", "hfids": "Hugging Face's iterable data sets"}
@@ -91,6 +91,8 @@ class _TorchvisionImages:
 
     def __init__(self, name: str, images: Any) -> None:
         self.name, self.images = name, images
+        if hasattr(images, "loader"):  # sets of files; torchvision's own would open files of any format
+            images.loader = read_image
 
     def __call__(self, number: int) -> Image.Image:
         try:

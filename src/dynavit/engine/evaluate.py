@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from .contract import Evaluator, Loader, Task
+from .pace import Pace
 from .processes import Processes
 
 
@@ -16,26 +17,31 @@ def evaluate(
     processes: Processes,
     note: Callable[[str], None] | None = None,
     evaluator: Evaluator | None = None,
+    pace: Pace | None = None,
 ) -> dict[str, Any]:
     """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. Samples that could not be read are
-    counted as "broken", if there are any, and in the main process `note` gets the messages of all processes.
+    counted as "broken", if there are any, and in the main process `note` gets the messages of all processes and those of the
+    evaluator.
 
-    Give an `evaluator` to ask it for more than its results afterwards.
+    Give an `evaluator` to ask it for more than its results afterwards, and a `pace` to know what took the time.
     """
     modes = [(module, module.training) for module in task.modules()]
     task.eval()
     try:
-        evaluator, broken = evaluator or task.evaluator(), []
-        for batches in loader.epoch():
+        evaluator, pace, broken = evaluator or task.evaluator(), pace or Pace(), []
+        for batches in pace.waiting(loader.epoch()):
             for batch in batches:
-                with processes.autocast():
-                    evaluator.update(batch.to(processes.device, processes.dtype))
+                there = batch.to(processes.device, processes.dtype)
+                with pace.computing(batch.count, processes.device), processes.autocast():
+                    evaluator.update(there)
                 broken += batch.broken
         evaluator.totals = processes.combine(evaluator.totals)
         broken = processes.join(broken)
-        for message in broken if note is not None and processes.is_main else ():
-            note(message)  # type: ignore[misc]
-        return dict(evaluator.results()) | ({"broken": len(broken)} if broken else {})
+        results = dict(evaluator.results()) | ({"broken": len(broken)} if broken else {})
+        if note is not None and processes.is_main:
+            for message in (*broken, *evaluator.notes()):
+                note(message)
+        return results
     finally:
         for module, training in modes:
             module.training = training

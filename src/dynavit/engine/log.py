@@ -12,6 +12,7 @@ resumed.
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,9 @@ class Log:
         line = json.dumps(with_nulls(record), ensure_ascii=False, allow_nan=False)
         self.file.write(line.encode() + b"\n")
         self.file.flush()
-        if self.board is not None and record["kind"] in ("train", "eval"):
-            prefix = record["kind"] if record["kind"] == "train" else f"{record['split']}_{record['weights']}"
-            for name, value in record.items():
-                if isinstance(value, float):
-                    self.board.add_scalar(f"{prefix}/{name}", value, record["step"])
+        if self.board is not None:
+            for name, value in _curves(record):
+                self.board.add_scalar(name, value, record["step"])
 
     def force_to_disk(self) -> int:
         """Returns the size of the file."""
@@ -57,6 +56,22 @@ class Log:
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a metrics.jsonl; a run that is still writing may have begun another."""
     return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def _curves(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a line under TensorBoard's names; those of layers are grouped by their meaning.
+
+    lambda_mean/blocks.0.norm1.2 is head 2 of a layer.
+    """
+    if record["kind"] == "scalars":
+        for path, lists in record["values"].items():
+            for name, numbers in lists.items():
+                ends = [f".{number}" for number in range(len(numbers))] if len(numbers) > 1 else [""]
+                named = ((f"{name}/{path}{end}", value) for end, value in zip(ends, numbers, strict=True))
+                yield from (pair for pair in named if pair[1] is not None)
+    elif record["kind"] in ("train", "eval"):
+        group = "train" if record["kind"] == "train" else f"{record['split']}_{record['weights']}"
+        yield from ((f"{group}/{name}", value) for name, value in record.items() if isinstance(value, float))
 
 
 @torch.no_grad()

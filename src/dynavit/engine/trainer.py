@@ -143,7 +143,10 @@ class Trainer:
         broken = float(sum(len(batch.broken) for batch in batches))
         values = means | {"broken": torch.tensor(broken, device=self.processes.device, dtype=self.sum_dtype)}
         for name, value in values.items():
-            self.window[name] = self.window[name] + value if name in self.window else value
+            if name in self.window:
+                self.window[name] = self.window[name] + value
+            elif not self.window_steps:  # else the checkpoint's part of the window has no such value, and a mean would be wrong
+                self.window[name] = value
         self.window_steps += 1
         self.window_images += batches[0].step_count
 
@@ -164,9 +167,12 @@ class Trainer:
         return lr_at(self.step - 1, self.total, self.warmup, self.plan.lr, self.plan.optim.min_lr)
 
     def keep_best(self, results: Mapping[str, Any], weights: str) -> None:
-        """Compare a validation with the best one so far, by the task's main metric."""
+        """Compare a validation with the best one so far, by the task's main metric.
+
+        A model whose outputs are not finite is never the best, whatever was counted as right.
+        """
         metric = self.task.main_metric
-        if metric is None:
+        if metric is None or results.get("not_finite") or not math.isfinite(results.get("loss", 0.0)):
             return
         value = float(results[metric.name])
         if metric.improves(value, None if self.best is None else self.best["value"]):

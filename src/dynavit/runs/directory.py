@@ -1,6 +1,6 @@
 """Every path and format inside a run or comparison directory. No other file spells their names.
 
-A run:          config.yaml  env.json  model.json  metrics.jsonl  finished.json  checkpoints/{last,previous,best}/
+A run:          config.yaml  env.json  model.json  metrics.jsonl  metrics.csv  finished.json  checkpoints/{last,previous,best}/
                 eval/<name>.json  eval/robust/  policy.json  analysis/  tensorboard/  report.html
 A comparison:   comparison.json  <setting>-seed<n>/ (runs)  analysis/  report.html
 
@@ -62,6 +62,7 @@ class RunDirectory(AnyDirectory):
         self.card_file = self.path / "model.json"
         self.env_file = self.path / "env.json"
         self.metrics_file = self.path / "metrics.jsonl"
+        self.metrics_table = self.path / "metrics.csv"
         self.finished_file = self.path / "finished.json"
         self.policy_file = self.path / "policy.json"
         self.calibration_file = self.analysis / "calibration.json"
@@ -160,9 +161,9 @@ class RunDirectory(AnyDirectory):
     @property
     def _entries(self) -> set[str]:
         """Names that a run directory may hold. Anything else is somebody's own, and then nothing is deleted."""
-        files = (self.config_file, self.card_file, self.env_file, self.metrics_file, self.finished_file, self.policy_file)
+        files = (self.config_file, self.card_file, self.env_file, self.metrics_file, self.metrics_table, self.finished_file)
         directories = (self.checkpoints, self.evaluations, self.tensorboard, self.analysis)
-        return {path.name for path in (*files, *directories, self.report_file)}
+        return {path.name for path in (*files, *directories, self.policy_file, self.report_file)}
 
     def _clear(self) -> None:
         import shutil

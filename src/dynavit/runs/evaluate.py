@@ -1,10 +1,10 @@
 """Evaluate a run on a split of its own data set or another one."""
 
-import time
 from os import PathLike
 from typing import Any, Unpack
 
 from ..engine.evaluate import evaluate
+from ..engine.pace import Pace
 from ..engine.progress import Progress
 from .opened import Opened
 from .subject import Subject, WhichOptions
@@ -38,9 +38,9 @@ def evaluate_run(
         progress.note(f"classes have other names than in training: {classes[:3]}... instead of {known[:3]}...")
     loader = opened.loader(split, batch_size)
     evaluator = opened.task.evaluator()
-    start = time.perf_counter()
-    results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator)
-    seconds = time.perf_counter() - start
+    pace = Pace()
+    results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator, pace)
+    speed = pace.report(opened.processes)
     main = opened.task.main_metric
     source = subject.source()
     report = {
@@ -56,7 +56,7 @@ def evaluate_run(
         "samples": evaluator.samples,
         **evaluator.details(),
         **({"classes": classes} if classes else {}),
-        "throughput": {"images_per_second": evaluator.samples / seconds, "batch_size": batch_size},
+        "throughput": {"batch_size": batch_size, **speed},
         "samples_shown": _examples(opened, split),
     }
     if opened.processes.is_main:

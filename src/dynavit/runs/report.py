@@ -6,21 +6,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.report import write_report as write_page
+from .directory import RunDirectory
+from .metrics_csv import write_metrics_csv
 
 if TYPE_CHECKING:
     from ..analysis.report.read import Run
 
 
 def write_report(directory: str | PathLike[str]) -> Path:
-    """Write report.html from the files in a directory and return where it is."""
-    return write_page(Path(directory), sections_of_task)
+    """Write report.html from the files in a directory and return where it is; beside that of a run also metrics.csv."""
+    page = write_page(Path(directory), sections_of_task)
+    if RunDirectory(directory).metrics_file.is_file():
+        write_metrics_csv(directory)
+    return page
 
 
 def sections_of_task(run: "Run") -> Sequence[Any]:
     """The task's own sections of the page; a note if the task is a guest whose file was not named."""
     from ..analysis.report import Notes, Section
     from ..tasks.table import TASKS
-    from .directory import RunDirectory
     from .model_files import ModelCard
 
     if not RunDirectory(run.path).card_file.is_file():

@@ -16,6 +16,7 @@ from .assemble import build_model, open_training_data, task_of_run, task_options
 from .config import TrainConfig, stored_config, to_plain
 from .directory import RunDirectory
 from .evaluate import EVAL_BATCH, evaluate_run
+from .metrics_csv import write_metrics_csv
 from .model_files import ModelCard
 from .opened import final_split
 
@@ -82,6 +83,8 @@ def train_run(
     summary = train(
         task, loaders["train"], loaders.get("val"), config.plan, run, processes=processes, resume=resume, progress=progress
     )
+    if processes.is_main and not (summary.nothing_to_do and run.metrics_table.is_file()):
+        write_metrics_csv(out)
     last = final_split(data)
     if last in data.splits and not _has_result(run.evaluation_file(last), summary.steps):
         evaluate_run(out, split=last, data=data, device=config.engine.device, progress=progress)

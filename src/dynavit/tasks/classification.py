@@ -11,6 +11,7 @@ from ..analysis.measures.reliability import bin_sums, calibration_error, filled_
 from ..common.answers import answer_line, best_classes
 from ..common.batch import Batch
 from ..common.metric import Metric
+from ..common.right import about_missing, has_answer, is_among_best
 from ..common.task import Evaluator, Task
 from .image import ImageTask
 
@@ -22,6 +23,7 @@ class Classification(ImageTask):
     """Tell classes of images apart. The model maps (b, ...) to (b, classes).
 
     `task(batch)["loss"]` is the mean cross entropy over the batch; targets are class numbers or, after mixing, probabilities.
+    "top1" is the share that was right, while the weights changed; mixed images have no right class, and then it is left out.
     """
 
     name: ClassVar[str] = "classification"
@@ -45,7 +47,8 @@ class Classification(ImageTask):
         return cls(model, len(data.classes))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": F.cross_entropy(self.model(batch.inputs), batch.targets)}
+        logits = self.model(batch.inputs)
+        return {"loss": F.cross_entropy(logits, batch.targets)} | training_accuracy(logits, batch)
 
     def evaluator(self) -> "ClassificationEvaluator":
         return ClassificationEvaluator(self.model, self.classes)
@@ -65,10 +68,12 @@ class Classification(ImageTask):
         """The most confident mistakes, at most half of what is shown, and then images from the start."""
         from ..data.picture import data_uri
 
-        confidence, predicted = self.logits(batch.inputs).softmax(-1).max(-1)
-        mistakes = (predicted != batch.targets).nonzero().flatten()
+        logits = self.logits(batch.inputs)
+        confidence, predicted = logits.softmax(-1).max(-1)
+        answered = has_answer(logits)
+        mistakes = ((predicted != batch.targets) & answered).nonzero().flatten()
         wrong: list[int] = mistakes[confidence[mistakes].argsort(descending=True)][: SHOWN // 2].tolist()
-        right = [i for i in range(batch.count) if predicted[i] == batch.targets[i]][: SHOWN - len(wrong)]
+        right = [i for i in range(batch.count) if answered[i] and predicted[i] == batch.targets[i]][: SHOWN - len(wrong)]
         return [
             {
                 "index": int(batch.index[i]),
@@ -106,6 +111,14 @@ class Classification(ImageTask):
         return answer_line(answer)
 
 
+def training_accuracy(logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """{"top1": the share of a training batch that (b, classes) logits get right}, {} where images are mixed."""
+    if batch.mixed:
+        return {}
+    targets = batch.targets.argmax(-1) if batch.targets.is_floating_point() else batch.targets  # smoothed ones
+    return {"top1": (logits.detach().argmax(-1) == targets).float().mean()}
+
+
 def named_classes(logits: Tensor, exit: int | None, classes: Sequence[str], top: int) -> dict[str, Any]:
     """(1, classes) -> the most probable classes by name."""
     return best_classes(logits.softmax(-1)[0].double().cpu().numpy(), exit, classes, top)
@@ -121,25 +134,32 @@ class ClassificationEvaluator(Evaluator):
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
         # A borrowed sample is run and not counted.
-        self.count(self.model(batch.inputs)[: batch.count], batch.targets[: batch.count])
+        logits = self.model(batch.inputs)[: batch.count]
+        self.add("not_finite", (~has_answer(logits)).sum())
+        self.count(logits, batch.targets[: batch.count])
 
     def count(self, logits: Tensor, targets: Tensor) -> None:
         """Add what (n, classes) logits say about (n,) targets."""
         logits = logits.double()
         if logits.shape[-1] != self.classes:
             raise ValueError(f"the model gives {logits.shape[-1]} numbers for {self.classes} classes")
-        confidence, predicted = logits.softmax(-1).max(-1)
-        # Right among the five largest: fewer than five classes are strictly more probable than the target.
-        rank = (logits > logits.gather(1, targets[:, None])).sum(-1)
-        pairs = targets * self.classes + predicted
         self.add("samples", torch.tensor(len(targets), device=logits.device))
+        self.add("of_class", torch.bincount(targets, minlength=self.classes))
         self.add("loss", F.cross_entropy(logits, targets, reduction="sum"))
-        self.add("correct5", (rank < 5).sum())
+        self.add("correct5", is_among_best(logits, targets, 5).sum())
+        # An image without an answer is nobody's mistake: it is in no cell and in no bin.
+        answered = has_answer(logits)
+        logits, targets = logits[answered], targets[answered]
+        confidence, predicted = logits.softmax(-1).max(-1)
+        pairs = targets * self.classes + predicted
         self.add("confusion", torch.bincount(pairs, minlength=self.classes**2).reshape(self.classes, self.classes))
         self.add("bins", bin_sums(confidence, predicted == targets))
 
     def results(self) -> Iterator[tuple[str, float]]:
-        """loss, top1, top5 as fractions, and ece: the expected calibration error with 15 bins."""
+        """loss, top1, top5 as fractions, and ece: the expected calibration error with 15 bins.
+
+        Images whose logits are not finite are wrong, make the loss NaN, and are counted as not_finite if there are any.
+        """
         samples = self.samples
         if not samples:
             raise ValueError("nothing was evaluated: no sample could be read")
@@ -148,12 +168,18 @@ class ClassificationEvaluator(Evaluator):
         yield "top1", int(confusion.trace()) / samples
         yield "top5", int(self.totals["correct5"]) / samples
         yield "ece", calibration_error(self.totals["bins"])
+        if missing := int(self.totals["not_finite"]):
+            yield "not_finite", missing
+
+    def notes(self) -> Iterator[str]:
+        if missing := int(self.totals["not_finite"]):
+            yield about_missing(missing, self.samples)
 
     def details(self) -> dict[str, Any]:
         """Accuracy of each class (None: no sample), the confusion matrix with true classes as rows, and the filled bins of a
         reliability diagram."""
         confusion = self.totals["confusion"]
-        of_class = confusion.sum(1)
+        of_class = self.totals["of_class"]
         per_class = [int(right) / int(n) if n else None for right, n in zip(confusion.diagonal(), of_class, strict=True)]
         bins = filled_bins(self.totals["bins"])
         return {"per_class": per_class, "confusion": confusion.tolist(), "reliability": bins}

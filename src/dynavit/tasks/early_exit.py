@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ..common.batch import Batch
 from ..common.metric import Metric
-from .classification import Classification, ClassificationEvaluator, named_classes
+from ..common.right import has_answer, is_right
+from .classification import Classification, ClassificationEvaluator, named_classes, training_accuracy
 from .options import EarlyExitOptions
 
 
@@ -17,7 +18,7 @@ class EarlyExit(Classification):
     """Classify images by a cascade. The model maps (b, ...) to logits of each exit, each (b, classes), coarse to fine.
 
     `model.exits` has an entry for each. `task(batch)["loss"]` is the sum of the exits' mean cross entropies times `weights`, 1
-    each unless given. "loss_exit1" and so on are the entropies themselves.
+    each unless given. "loss_exit1" and so on are the entropies themselves, "top1" is the last exit's training accuracy.
     """
 
     name: ClassVar[str] = "early_exit"
@@ -43,9 +44,11 @@ class EarlyExit(Classification):
         return cls(model, len(data.classes), options.weights)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        losses = [F.cross_entropy(logits, batch.targets) for logits in self.model(batch.inputs)]
+        exits = self.model(batch.inputs)
+        losses = [F.cross_entropy(logits, batch.targets) for logits in exits]
         total = torch.stack([weight * loss for weight, loss in zip(self.weights, losses, strict=True)]).sum()
-        return {"loss": total} | {f"loss_exit{k}": loss for k, loss in enumerate(losses, start=1)}
+        alone = {f"loss_exit{k}": loss for k, loss in enumerate(losses, start=1)}
+        return {"loss": total} | alone | training_accuracy(exits[-1], batch)
 
     def evaluator(self) -> "EarlyExitEvaluator":
         return EarlyExitEvaluator(self.model, self.classes)
@@ -81,7 +84,8 @@ class EarlyExitEvaluator(ClassificationEvaluator):
     def update(self, batch: Batch) -> None:
         exits = [logits[: batch.count] for logits in self.model(batch.inputs)]
         targets = batch.targets[: batch.count]
-        self.add("correct_at_exits", torch.stack([(logits.argmax(-1) == targets).sum() for logits in exits]))
+        self.add("correct_at_exits", torch.stack([is_right(logits, targets).sum() for logits in exits]))
+        self.add("not_finite", (~torch.stack([has_answer(logits) for logits in exits]).all(0)).sum())
         self.count(exits[-1], targets)
 
     def results(self) -> Iterator[tuple[str, float]]:

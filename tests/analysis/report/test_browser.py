@@ -30,6 +30,10 @@ FLAGS = [
 WIDTHS = (1280, 400)
 FIGURES = {"comparison": 10, "run": 9, "inside": 11}  # on each page
 SAMPLES = {"comparison": 12, "run": 24, "inside": 20}
+# What a page must not do, should somebody's words ever reach it as elements.
+RUN = "document.documentElement.dataset.ran = 1"
+HOSTILE = f'<script>{RUN}</script><svg onload="{RUN}"></svg><img src="data:," onerror="{RUN}"><style>@import "a.css"</style>'
+HOSTILE_DEEDS = 4
 MEASURE = """
 function measure(frame) {
   const page = frame.contentDocument, view = frame.contentWindow, root = page.documentElement;
@@ -52,7 +56,7 @@ function measure(frame) {
     dark: view.matchMedia("(prefers-color-scheme: dark)").matches,
     paper: view.getComputedStyle(page.body).backgroundColor,
     tables: [...page.querySelectorAll("table")].map(table => box(table.parentElement)),
-    images: [...page.querySelectorAll("img")].map(image => image.naturalWidth),
+    images: [...page.querySelectorAll("img")].map(image => image.naturalWidth), ran: root.dataset.ran,
     figures, colours,
   };
 }
@@ -73,6 +77,7 @@ def pages(directory):
         "comparison": write_report(comparison, of_cascades).read_text(),
         "run": write_report(run, of_cascades).read_text(),
         "inside": render("inside", "", sections),
+        "hostile": render("hostile", "", []).replace("</main>", f"{HOSTILE}</main>"),
     }
 
 
@@ -98,14 +103,23 @@ def look(wrapper, scheme):
     preferred = f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"
     command = [BROWSER, *FLAGS, preferred, f"--user-data-dir={wrapper.parent / scheme}", wrapper.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert "CONSOLE" not in done.stderr, "the console is silent"
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert len(complaints) == len(WIDTHS) * HOSTILE_DEEDS and all("Content Security Policy" in line for line in complaints), (
+        "the console is silent but for the hostile page"
+    )
     found = re.search(r"<body[^>]*>(.*)</body>", done.stdout, flags=re.DOTALL)
     return json.loads(html.unescape(found[1]))
 
 
 @pytest.fixture
 def frames(measured):
-    return [{**frame, "scheme": scheme} for scheme, found in measured.items() for frame in found]
+    found = [{**frame, "scheme": scheme} for scheme, found in measured.items() for frame in found]
+    return [frame for frame in found if "hostile" not in frame["name"]]
+
+
+def test_no_script_runs_on_a_page(measured):
+    hostile = [frame for frame in measured["light"] if "hostile" in frame["name"]]
+    assert len(hostile) == len(WIDTHS) and not any(frame.get("ran") for frame in hostile)
 
 
 def test_the_frames_are_what_they_should_be(frames):

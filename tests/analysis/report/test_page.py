@@ -43,6 +43,13 @@ def test_every_block_is_shown(page):
     assert outline.text["figcaption"] == ["How to read it."] * 2
 
 
+def test_the_page_forbids_scripts_and_everything_from_outside(page):
+    metas = [attributes for tag, attributes in Outline(page).tags if tag == "meta"]
+    (policy,) = [meta["content"] for meta in metas if meta.get("http-equiv") == "Content-Security-Policy"]
+    rules = dict(rule.split(maxsplit=1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'" and rules["img-src"] == "data:" and "script-src" not in rules
+
+
 def test_a_sample_without_a_confidence_has_no_empty_line(page):
     samples = page[page.index('<ul class="samples">') :]
     assert samples.count('<span class="small">90 %</span>') == samples.count("<span") == 1

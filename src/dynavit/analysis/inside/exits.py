@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.right import has_answer, is_right
 from ...models.cascade.calibration import released_thresholds
 from ...models.cascade.policy import EVERYONE, ExitPolicy
 from ...norms.contract import statistics_dtype
@@ -44,7 +45,7 @@ class ExitRecorder:
         leaves = torch.stack([used.leaves(exit, at) for at, exit in enumerate(logits)])
         at = leaves.int().argmax(0)  # the first exit whose threshold is reached
         probability = logits.double().softmax(-1).amax(-1)  # also where thresholds are on a margin or an entropy
-        correct = predicted == targets
+        correct, answered = is_right(logits, targets), has_answer(logits)
         image = torch.arange(len(targets))
         result = {
             "calibrated": policy is not None,
@@ -53,6 +54,6 @@ class ExitRecorder:
             "shares": (torch.bincount(at, minlength=len(logits)).double() / len(at)).tolist(),
             "accuracy": correct.double().mean(1).tolist(),
             "accuracy_with_exits": float(correct[at, image].double().mean()),
-            "reliability": [reliability(sure, right) for sure, right in zip(probability, correct, strict=True)],
+            "reliability": [reliability(p[a], right[a]) for p, right, a in zip(probability, correct, answered, strict=True)],
         }
         return result, at, predicted[at, image], confidence[at, image]

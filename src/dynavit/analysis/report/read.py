@@ -11,6 +11,7 @@ import yaml
 
 from ...common.metric import Metric
 from ...runs.directory import AnyDirectory, ComparisonDirectory, RunDirectory
+from .figures.stored_svg import read_svg
 
 # Evaluations name their metrics. Those made before metrics were stored are classifications and have some of these.
 LEGACY_METRICS = (
@@ -255,7 +256,7 @@ def read_inside(directory: str | Path) -> Inside:
     index = _json(files.analysis_index)
     names = [figure["svg"] for section in index.get("sections") or [] for figure in section["figures"]]
     there = {name: file for name in names if (file := files.figure_file(name)).is_file()}
-    figures = {name: file.read_text(encoding="utf-8") for name, file in there.items()}
+    figures = {name: read_svg(file) for name, file in there.items()}
     return Inside(files.path.resolve().name, files.path, index, figures)
 
 

@@ -1,6 +1,6 @@
 """Words and pictures as every section shows them: numbers, splits, metrics, samples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...common.metric import NOTHING, Metric
@@ -53,6 +53,19 @@ def mean_text(values: Sequence[float], metric: Metric) -> str:
 
 def seeds_text(finished: int, planned: int) -> str:
     return str(finished) if finished == planned else f"{finished} of {planned}"
+
+
+def speeds(evaluation: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Images per second of the model alone, and with loading. Older evaluations have measured only the second.
+
+    >>> speeds({"throughput": {"model_images_per_second": 209.0, "images_per_second_with_loading": 29.0}})
+    (209.0, 29.0)
+    >>> speeds({"throughput": {"images_per_second": 29.0}}), speeds({})
+    ((None, 29.0), (None, None))
+    """
+    found = evaluation.get("throughput") or {}
+    with_loading = found.get("images_per_second_with_loading", found.get("images_per_second"))
+    return found.get("model_images_per_second"), with_loading
 
 
 # ---- Metrics

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...common.pictures import open_picture
 from .filters import smooth
 from .random import Numbers
 
@@ -51,7 +52,7 @@ def jpeg_compression(x: Tensor, numbers: Numbers, quality: float) -> Tensor:
 def _through_jpeg(image: np.ndarray, quality: int) -> np.ndarray:
     file = BytesIO()
     Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(file, "JPEG", quality=quality)
-    return np.asarray(Image.open(file))
+    return np.asarray(open_picture(file))
 
 
 def _boxes(side: int, parts: int) -> list[slice]:

@@ -25,7 +25,7 @@ def _margin(p: Array) -> Array:
 
 
 def _entropy(p: Array) -> Array:
-    nats = -np.where(p > 0, p * np.log(np.where(p > 0, p, 1)), 0).sum(-1)
+    nats = -np.where(p == 0, 0, p * np.log(np.where(p == 0, 1, p))).sum(-1)  # NaN stays NaN, and nobody leaves
     return np.maximum(1 - nats / math.log(p.shape[-1]), 0)
 
 

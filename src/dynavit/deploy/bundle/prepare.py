@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ...common.pictures import open_picture
+from ...common.upright import upright
+
 Pixels = NDArray[np.float32]
 Size = tuple[int, int]  # height, width
 
@@ -33,9 +36,10 @@ def prepare(path: str | PathLike[str], description: dict[str, Any]) -> Pixels:
 
 
 def read_rgb(path: str | PathLike[str]) -> Image.Image:
-    """Transparency is dropped, and the orientation in EXIF ignored."""
+    """An RGB image, turned as EXIF says; transparency is dropped."""
     try:
-        with Image.open(path) as image:
+        with open_picture(path) as opened:
+            image = upright(opened)
             if image.mode in _SIXTEEN_BIT:  # PIL would clip at 255 instead of scaling
                 return Image.fromarray((np.asarray(image) / 257).round().clip(0, 255).astype(np.uint8)).convert("RGB")
             if image.mode == "F":

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ...common.right import is_right
 from .policy import EVERYONE, NOBODY, confidence
 
 Array = NDArray[Any]
@@ -32,7 +33,7 @@ def scores(batches: Iterable[tuple[Sequence[Tensor], Tensor]], kind: str = "max_
     conf, correct = [], []
     for logits, targets in batches:
         conf.append(torch.stack([confidence(exit, kind) for exit in logits]).detach().cpu())
-        correct.append(torch.stack([exit.argmax(-1) == targets for exit in logits]).cpu())
+        correct.append(torch.stack([is_right(exit, targets) for exit in logits]).cpu())
     if not conf:
         raise ValueError("there are no images to find thresholds on")
     return torch.cat(conf, 1).numpy(), torch.cat(correct, 1).numpy()
@@ -171,7 +172,10 @@ def _numbers(conf: ArrayLike) -> Array:
     if conf.ndim != 2 or conf.size == 0:
         raise ValueError(f"confidences are an array (exits, n), got {conf.shape}")
     if unknown := int((~np.isfinite(conf)).sum()):
-        raise ValueError(f"{unknown} of {conf.size} confidences are NaN or infinite; look at the logits")
+        raise ValueError(
+            f"{unknown} of {conf.size} confidences are NaN or infinite, so there are no thresholds for them: the "
+            "model's logits are not finite, it has diverged"
+        )
     return conf
 
 

@@ -1,5 +1,7 @@
 """The sections of a comparison, for our tasks and for others."""
 
+import json
+
 import pytest
 
 from analysis.report.inside.made_up_inside import store_index
@@ -77,8 +79,13 @@ def test_the_speed_of_evaluation_has_a_column_if_it_was_measured(compared, tmp_p
     assert table.header == header and len(table.notes) == 1
     measured = make_comparison(tmp_path / "measured", {"ln": [0.9, 0.8]})
     (table,) = blocks(titled(read_comparison(measured))["Cost"], Table)
-    assert table.header == [*header, "evaluation, images/s"]
+    assert table.header == [*header, "evaluation with loading, images/s"]
     assert table.rows == [["ln", "12.3", "1.00×", "0.98–1.03", "5,120"]] and len(table.notes) == 2
+    for number, file in enumerate(sorted(measured.glob("*/eval/test.json"))):
+        speed = {"model_images_per_second": 100.0 + number, "images_per_second_with_loading": 29.0}
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"throughput": speed}))
+    (table,) = blocks(titled(read_comparison(measured))["Cost"], Table)
+    assert table.header[-1] == "evaluation of the model, images/s" and table.rows[0][-1] == "100"
 
 
 def test_without_validation_the_loss_of_training_is_shown(compared, tmp_path):

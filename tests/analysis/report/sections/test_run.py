@@ -31,8 +31,19 @@ def test_the_order(sections):
 def test_results_of_a_classification(sections):
     (table,) = blocks(sections()["Results"], Table)
     metrics = ["top-1, %", "top-5, %", "loss", "calibration error, %"]
-    assert table.header == ["evaluation", "data", "weights", "samples", *metrics, "images/s"]
+    assert table.header == ["evaluation", "data", "weights", "samples", *metrics, "with loading, images/s"]
     assert table.rows == [["test", "test split", "model", "360", "97.00", "99.80", "0.1100", "1.30", "5,120"]]
+
+
+def test_the_speed_of_the_model_stands_apart_from_that_with_loading(tmp_path):
+    directory = make_run(tmp_path / "run")
+    stored = json.loads((directory / "eval/test.json").read_text())
+    speed = {"batch_size": 8, "model_images_per_second": 209.0, "images_per_second_with_loading": 29.0}
+    (directory / "eval/val.json").write_text(json.dumps(stored | {"split": "val", "throughput": speed}))
+    results = next(section for section in run_sections(read_run(directory)) if section.title == "Results")
+    (table,) = blocks(results, Table)
+    assert table.header[-2:] == ["model, images/s", "with loading, images/s"]
+    assert [row[-2:] for row in table.rows] == [["–", "5,120"], ["209", "29"]]
 
 
 def test_results_are_the_metrics_of_the_task(sections):
@@ -51,6 +62,39 @@ def test_evaluations_with_different_metrics_share_a_table(sections, tmp_path):
     (table,) = blocks(results, Table)
     assert table.header[4:] == ["angle error, degrees", "loss"]
     assert [row[4:] for row in table.rows] == [["12.0", "0.2500"], ["12.0", "0.2500"]]
+
+
+def lines_of(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def drawn(directory, lines):
+    """(label of the y axis, values of each line) of the figures about training, when these lines were logged."""
+    from matplotlib.figure import Figure
+
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for figure in blocks(run_sections(read_run(directory))[2], Figures)[0].figures:
+        figure.paint(sheet := Figure())
+        (axes,) = sheet.axes
+        yield axes.get_ylabel(), [list(line.get_ydata()) for line in axes.lines]
+
+
+def test_training_accuracy_stands_beside_validation_accuracy(tmp_path):
+    directory = make_run(tmp_path / "run")
+    lines = [line | {"top1": 0.5} if line["kind"] == "train" else line for line in lines_of(directory)]
+    (label, (validation, training)), _ = drawn(directory, lines)
+    assert label == "top-1, %" and len(validation) == len(training) and set(training) == {50.0}
+
+
+def test_the_loss_of_a_cascade_is_that_of_its_last_exit_in_training_as_in_validation(tmp_path):
+    """Its training loss is the sum over all exits, and does not belong on the axis of a single one."""
+    directory = make_run(tmp_path / "run")
+    lines = lines_of(directory)
+    for line in lines:
+        if line["kind"] == "train":
+            line |= {f"loss_exit{k}": 0.1 * k for k in range(1, 12)} | {"loss": 6.6}
+    _, (label, (_, training)) = drawn(directory, lines)
+    assert label == "loss of the last exit" and training == pytest.approx([1.1] * len(training))
 
 
 def test_a_run_without_metrics(sections):

@@ -117,7 +117,7 @@ def _svg(sheet: "MatplotlibFigure") -> str:
 def for_page(svg: str) -> str:
     """The bare element: no outside addresses, no fixed colours, no fonts, no style sheet, no ids that nothing refers to."""
     svg = svg[svg.index("<svg") :].replace(PAPER, "").rstrip()
-    svg = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<defs>\s*(?:<style.*?</style>\s*)?</defs>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
     svg = svg.replace("xlink:href", "href")
     svg = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg)

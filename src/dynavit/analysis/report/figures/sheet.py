@@ -76,11 +76,11 @@ class Sheet:
 
     def picture(self, left: float, top: float, width: float, address: str) -> None:
         """An image that was stored as a data address, as large as fits into a square. Others are not fetched."""
-        from PIL import Image
+        from ....common.pictures import open_picture
 
         if not address.startswith("data:image/"):
             return
-        image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
+        image = open_picture(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
         image.thumbnail((MOST_PIXELS, MOST_PIXELS))
         unit = width / max(image.size)
         self._image(left, top, unit * image.width, unit * image.height, np.asarray(image))

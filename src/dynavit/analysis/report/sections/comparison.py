@@ -8,7 +8,7 @@ from ..blocks import Block, Facts, Figure, Figures, Section, Table
 from ..figures.dots import DotRow, dots_figure, mean_row, mean_rows_caption
 from ..read import Comparison, Run, Setting
 from ..table import comparison_header, comparison_rows, difference, table_notes
-from ..words import difference_unit, heading_on, number_text, plain_name
+from ..words import difference_unit, heading_on, number_text, plain_name, speeds
 from .facts import facts_of, machine_text, notes_section
 from .inside import inside_sections
 from .lambdas import lambda_section
@@ -98,8 +98,7 @@ def cost_section(comparison: Comparison) -> Section:
     if not any(setting.cost for setting in comparison.settings):
         return Section("Cost")
     baseline = comparison.baseline.name if comparison.baseline else "the baseline"
-    speeds = {setting.name: throughput(setting, comparison.split) for setting in comparison.settings}
-    timed = any(speed is not None for speed in speeds.values())
+    of_what, rates = evaluation_speed(comparison)
     rows, dots = [], []
     for setting in comparison.settings:
         cost, quartiles = setting.cost, setting.cost.get("step_ratio_quartiles")
@@ -110,15 +109,15 @@ def cost_section(comparison: Comparison) -> Section:
                 number_text(None if seconds is None else 1000 * seconds, ".1f"),
                 number_text(ratio, ".2f", "×"),
                 f"{quartiles[0]:.2f}–{quartiles[1]:.2f}" if quartiles else NOTHING,
-                *([number_text(speeds[setting.name], ",.0f")] if timed else []),
+                *([number_text(rates.get(setting.name), ",.0f")] if rates else []),
             ]
         )
         if ratio is not None:
             dots.append(DotRow(setting.name, comparison.series(setting), ratio, tuple(quartiles) if quartiles else None))
     header = [comparison_header(comparison)[0], "step, ms", f"step / {baseline}", "quartiles"]
     notes = ["Times were measured on the machine above; the quartiles are those of the repeated ratios."]
-    if timed:
-        header.append("evaluation, images/s")
+    if rates:
+        header.append(f"evaluation {of_what}, images/s")
         notes.append("Evaluation speed is the mean over the finished runs; runs at the same time slow each other down.")
     blocks: list[Block] = [Table("Cost of each setting", header, rows, notes=notes)]
     figure = dots_figure(
@@ -132,10 +131,15 @@ def cost_section(comparison: Comparison) -> Section:
     return Section("Cost", [*blocks, Figures([figure])] if figure else blocks)
 
 
-def throughput(setting: Setting, split: str) -> float | None:
-    found = [run.evaluations[split].get("throughput") or {} for run in setting.evaluated(split)]
-    rates = [each["images_per_second"] for each in found if "images_per_second" in each]
-    return mean(rates) if rates else None
+def evaluation_speed(comparison: Comparison) -> tuple[str, dict[str, float]]:
+    """The mean of each setting by name: of the model alone, or with loading where some run has measured only that."""
+    split = comparison.split
+    found = {each.name: [speeds(run.evaluations[split]) for run in each.evaluated(split)] for each in comparison.settings}
+    for column, of_what in enumerate(("of the model", "with loading")):
+        rates = {name: [pair[column] for pair in pairs] for name, pairs in found.items() if pairs}
+        if rates and all(rate is not None for several in rates.values() for rate in several):
+            return of_what, {name: mean([rate for rate in several if rate is not None]) for name, several in rates.items()}
+    return "", {}
 
 
 def unfinished(comparison: Comparison) -> list[str]:

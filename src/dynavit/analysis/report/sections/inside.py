@@ -1,17 +1,14 @@
-"""Sections about the inside of models: the figures and tables that `inside.draw_all` stored, embedded as they are."""
+"""Sections about the inside of models: the figures and tables that `inside.draw_all` stored, on the page."""
 
-import re
 from itertools import groupby
 from typing import Any
 
 from ....runs.directory import AnyDirectory
 from ..blocks import Block, Facts, Figures, Sample, Samples, Section, StoredFigure, Table, Text
 from ..figures.canvas import for_page
+from ..figures.stored_svg import checked_svg
 from ..read import Inside
 from ..words import split_name
-
-# Elements of our figures. A file with others was not drawn by us, and might run or fetch something.
-ELEMENTS = {"svg", "rect", "defs", "style", "g", "path", "text", "tspan", "use", "image", "clipPath"}
 
 MOST_ROWS = 12  # of a table beside figures: a longer one is folded away
 
@@ -62,10 +59,8 @@ def _blocks(section: dict[str, Any], inside: Inside) -> list[Block]:
 
 
 def _embedded(name: str, inside: Inside) -> str:
-    svg = for_page(inside.figures[name])
-    foreign = set(re.findall(r"<([\w:]+)", svg)) - ELEMENTS
-    addresses = re.findall(r'href="(?!#|data:image/png;)[^"]*', svg)
-    if foreign or addresses or re.search(r"<[^>]*\son\w+\s*=", svg):
+    try:
+        return for_page(checked_svg(inside.figures[name]))
+    except ValueError as error:
         file = AnyDirectory(inside.path).figure_file(name)
-        raise ValueError(f"{file}: dynavit did not draw this figure; run `dynavit analyze` again")
-    return svg
+        raise ValueError(f"{file}: dynavit did not draw this figure ({error}); run `dynavit analyze` again") from error

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from ....common.metric import NOTHING, Metric
 from ..blocks import Facts, Section, Table, Text
 from ..read import Run
-from ..words import SPLITS, integer_text, number_text
+from ..words import SPLITS, integer_text, number_text, speeds
 from .facts import facts_of, flat, notes_section
 from .inside import inside_sections
 from .lambdas import lambda_section
 from .robustness import robustness_section
 from .training import run_training
+
+SPEEDS = ("model, images/s", "with loading, images/s")
 
 
 def run_sections(run: Run, of_task: Sequence[Section] = ()) -> list[Section]:
@@ -33,8 +35,9 @@ def results_section(run: Run) -> Section:
         return Section("Results", [Text("This run has not been evaluated yet.")])
     found = {metric.name: metric for each in run.evaluations.values() for metric in run.metrics_of(each)}
     metrics: list[Metric] = list(found.values())
-    speeds = {name: (each.get("throughput") or {}).get("images_per_second") for name, each in run.evaluations.items()}
-    timed = any(speed is not None for speed in speeds.values())
+    timed = {name: speeds(each) for name, each in run.evaluations.items()}
+    # A column for each of the two speeds that some evaluation has measured.
+    measured = [column for column in (0, 1) if any(pair[column] is not None for pair in timed.values())]
     rows = [
         [
             name,
@@ -42,7 +45,7 @@ def results_section(run: Run) -> Section:
             each.get("weights", NOTHING),
             integer_text(each.get("samples")),
             *(metric.number(each.get(metric.name)) for metric in metrics),
-            *([number_text(speeds[name], ",.0f")] if timed else []),
+            *(number_text(timed[name][column], ",.0f") for column in measured),
         ]
         for name, each in run.evaluations.items()
     ]
@@ -50,5 +53,5 @@ def results_section(run: Run) -> Section:
     notes = ["One run has no error bar."] if metrics else []
     return Section(
         "Results",
-        [Table("Results of the evaluations", [*header, *(["images/s"] if timed else [])], rows, notes=notes)],
+        [Table("Results of the evaluations", [*header, *(SPEEDS[column] for column in measured)], rows, notes=notes)],
     )

@@ -1,5 +1,7 @@
 """Curves over training: the main metric and the loss."""
 
+import re
+
 from ..blocks import Figures, Section
 from ..figures.canvas import series_style
 from ..figures.curves import curves_figure, over_seeds
@@ -7,31 +9,44 @@ from ..read import LOSS, Comparison, Run
 from ..words import direction, plain_name
 
 CUT_OFF = "the steep beginning may be cut off"
+WHILE = "on augmented images while the weights changed"
 
 
 def run_training(run: Run) -> Section:
     metric, figures = run.main_metric, []
     if metric and metric.name != LOSS.name:
+        trained = run.curve("train", metric.name)
+        also = f", and in training {WHILE}" if trained else ""
         figures.append(
             curves_figure(
-                f"Validation {metric.label} over epochs",
-                f"{plain_name(metric)} on the validation split. {direction(metric)}; {CUT_OFF}.",
-                f"validation {metric.heading}",
-                [(-1, over_seeds([run.curve("eval", metric.name)]))],
+                f"{plain_name(metric)} over epochs",
+                f"{plain_name(metric)} on the validation split{also}. {direction(metric)}; {CUT_OFF}.",
+                metric.heading if trained else f"validation {metric.heading}",
+                [(-1, over_seeds([run.curve("eval", metric.name)])), (0, over_seeds([trained]))],
                 metric.factor,
             )
         )
+    learnt = training_loss(run)
+    of_what = " of the last exit" if learnt != LOSS.name else ""
     figures.append(
         curves_figure(
-            "Loss over epochs",
-            "Loss. In training, inputs may be augmented and labels mixed, so that line can lie higher. Lower is better.",
-            "loss",
-            [(-1, over_seeds([run.curve("eval", "loss")])), (0, over_seeds([run.curve("train", "loss")]))],
+            f"Loss{of_what} over epochs",
+            f"Loss{of_what}. In training, inputs may be augmented and labels mixed, so that line can lie higher. "
+            "Lower is better.",
+            f"loss{of_what}",
+            [(-1, over_seeds([run.curve("eval", LOSS.name)])), (0, over_seeds([run.curve("train", learnt)]))],
         )
     )
     drawn = [figure for figure in figures if figure]
     legend = [("validation", *series_style(-1)), ("training", *series_style(0))]
     return Section("Training", [Figures(drawn, legend)] if drawn else [])
+
+
+def training_loss(run: Run) -> str:
+    """The training loss that can be compared with the validation's. A cascade's "loss" is the weighted sum of all exits, but
+    it is validated by its last exit."""
+    exits = [int(found[1]) for name in next(run.lines("train"), {}) if (found := re.fullmatch(r"loss_exit(\d+)", name))]
+    return f"loss_exit{max(exits)}" if exits else LOSS.name
 
 
 def comparison_training(comparison: Comparison) -> Section:
@@ -44,7 +59,12 @@ def comparison_training(comparison: Comparison) -> Section:
         curves = [
             (
                 comparison.series(setting),
-                over_seeds([run.curve(kind, metric.name) for run in setting.finished or setting.runs]),
+                over_seeds(
+                    [
+                        run.curve(kind, training_loss(run) if kind == "train" else metric.name)
+                        for run in setting.finished or setting.runs
+                    ]
+                ),
             )
             for setting in comparison.settings
         ]
