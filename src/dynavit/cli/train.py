@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..runs.config import TrainConfig, upgraded
 from ..runs.directory import RunDirectory
+from .next_steps import tell_next
 
 
 def train(
@@ -33,15 +34,13 @@ def train(
     from ..engine.progress import choose_progress
     from ..runs.train import train_run
 
-    config = config_of_run
     if resume and out is None:
         raise ValueError("say which run to go on with: --resume needs --out")
-    out = out or Path("runs") / f"{config.model}-{config.norm or 'own'}-{config.data.replace('/', '_')}-seed{config.seed}"
-    summary = train_run(
-        config, out, resume=resume, overwrite=overwrite, progress=choose_progress(quiet), command=["dynavit", *sys.argv[1:]]
-    )
+    progress = choose_progress(quiet)
+    command = ["dynavit", *sys.argv[1:]]
+    summary = train_run(config_of_run, out, resume=resume, overwrite=overwrite, progress=progress, command=command)
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes is enough to tell
-        _tell(out, summary.steps)
+        _tell(summary.directory, summary.steps, quiet)
 
 
 def options_of_the_run(words: Sequence[str]) -> list[str]:
@@ -60,11 +59,23 @@ def options_of_the_run(words: Sequence[str]) -> list[str]:
 train.prepare = options_of_the_run  # type: ignore[attr-defined]
 
 
-def _tell(out: Path, steps: int) -> None:
+def _tell(out: Path, steps: int, quiet: bool) -> None:
     from ..analysis.report.read import read_run
+    from ..models.registry import task_of
+    from ..runs.config import stored_config
+    from ..runs.report import write_report
 
     print(f"{out}: {steps} steps")
     run = read_run(out)
     for name, result in run.evaluations.items():
         values = ", ".join(f"{metric.label} {metric.text(result[metric.name])}" for metric in run.metrics_of(result)[:2])
         print(f"  {name}: {values} of {result['samples']} images")
+    print(f"report: {write_report(out)}")
+    cascade = task_of(stored_config(RunDirectory(out)).model) == "early_exit"
+    tell_next(
+        (["eval", out], "each class, calibration, images per second"),
+        (["predict", out, "IMAGES..."], "what it sees in your files"),
+        (["analyze", out], "figures of its inside, into the report"),
+        *([(["calibrate", out, "--accuracy", "0.9"], "when images may leave early")] if cascade else []),
+        quiet=quiet,
+    )

@@ -27,7 +27,7 @@ from ..data.dataset import DataSet
 from ..data.picture import data_uri
 from ..engine.progress import Progress
 from ..models.cascade import Cascade
-from .assemble import build_model
+from ..models.registry import create_model
 from .directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .opened import Opened
 from .report import write_report
@@ -130,7 +130,8 @@ def _look(
                 yield batch.inputs[: batch.count].to(opened.processes.dtype)
             progress.step(step)
 
-    start, _ = build_model(opened.config, opened.data)
+    torch.manual_seed(opened.config.seed)
+    start = create_model(**opened.card.model)
     answers: list[Any] = []
     progress.begin(0, loader.steps)
     try:

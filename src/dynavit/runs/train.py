@@ -12,13 +12,14 @@ from ..common.registry import guests_used
 from ..engine.loop import Summary, train
 from ..engine.processes import Processes
 from ..engine.progress import Progress
-from .assemble import build_model, open_training_data, task_of_run, task_options
+from .assemble import build_model, decided, open_training_data, task_of_run, task_options
 from .config import TrainConfig, stored_config, to_plain
 from .directory import RunDirectory
 from .evaluate import EVAL_BATCH, evaluate_run
 from .metrics_csv import write_metrics_csv
 from .model_files import ModelCard
 from .opened import final_split
+from .overview import overview_of_training
 
 if TYPE_CHECKING:
     from ..common.data import Data
@@ -30,7 +31,7 @@ FREE_ON_RESUME |= {"engine.compile", "engine.parallel", "engine.check_finite", "
 
 def train_run(
     config: TrainConfig,
-    out: str | PathLike[str],
+    out: str | PathLike[str] | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -39,13 +40,16 @@ def train_run(
 ) -> Summary:
     """Train a model into the directory `out`, then evaluate it on the test split, or on validation where there is none.
 
+    Without `out` the directory is runs/MODEL-NORM-DATA-seedN; `Summary.directory` says where it is.
     An existing directory is refused, unless `resume` goes on where it stopped or `overwrite` begins again. With several
     processes (torchrun) all of them call this.
     """
-    progress, out = progress or Progress(), Path(out)
+    progress = progress or Progress()
     processes = Processes(config.engine)
     with guests_used() as guests:
         data = open_training_data(config, processes)
+        config = decided(config, data)
+        out = Path(out) if out is not None else _directory_of(config)
         model, call = build_model(config, data)
         task_class = task_of_run(config, data)
         options = task_options(task_class, config.task_options)
@@ -56,8 +60,9 @@ def train_run(
     if resume:
         _check_same_run(out, config, card)
     notes = list(data.notes)
-    if "patch_size" in call and "patch_size" not in config.model_options:
-        notes.append(f"{config.model} gets patches of {call['patch_size']} pixels to fit the images (model_options.patch_size)")
+    for option, what in {"patch_size": "patches of {} pixels", "splits": "tokens by the splits {}"}.items():
+        if option in call and option not in config.model_options:
+            notes.append(f"{config.model} gets {what.format(call[option])} to fit the images (model_options.{option})")
     if config.init_from is not None and not (resume and RunDirectory(out).has_checkpoint()):
         from .initial import initial_weights
 
@@ -76,6 +81,7 @@ def train_run(
             facts = {"device": str(processes.device), "processes": processes.world, "seed": config.seed}
             run.write_env(**facts, command=list(command or []))
             card.write(out)
+        progress.overview(lambda: overview_of_training(config, data, model, processes, out))
         for note in notes:
             progress.note(note)
     processes.barrier()
@@ -90,6 +96,11 @@ def train_run(
         evaluate_run(out, split=last, data=data, device=config.engine.device, progress=progress)
     processes.barrier()
     return summary
+
+
+def _directory_of(config: TrainConfig) -> Path:
+    """A directory's name for a run that was not given one."""
+    return Path("runs") / f"{config.model}-{config.norm or 'own'}-{config.data}-seed{config.seed}".replace("/", "_")
 
 
 def _how(config: TrainConfig, processes: Processes, *, train: bool) -> LoaderOptions:

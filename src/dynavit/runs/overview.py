@@ -1,0 +1,93 @@
+"""The facts that a command begins with: data, model, device, where it writes. Every verb tells them through its `Progress`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bench.size import Size, measure_size
+from ..convert.norm_kinds import norm_kinds
+from ..engine.processes import Processes
+
+if TYPE_CHECKING:
+    from ..common.data import Data
+    from .config import TrainConfig
+    from .opened import Opened
+
+
+def overview_of_training(
+    config: "TrainConfig", data: "Data", model: nn.Module, processes: Processes, out: Path
+) -> dict[str, str]:
+    """{label: text} of a run that begins."""
+    size = measure_size(model, image_like(getattr(data, "image_size", None), getattr(data, "channels", 0)), training=True)
+    batch = -(-config.batch_size // (config.optim.accumulate * processes.world))
+    memory = size.step_bytes(batch)
+    return {
+        "data": data_text(data, config.data_dir),
+        "model": model_text(config.model, size),
+        "norm": norm_text(model),
+        **({} if memory is None else {"memory": f"about {_bytes(memory)} for a step of {config.batch_size} images"}),
+        "device": device_text(processes),
+        "writes": str(out),
+    }
+
+
+def overview_of_run(opened: "Opened", splits: Sequence[str] = (), writes: Path | str | None = None) -> dict[str, str]:
+    """{label: text} of a trained run that is asked about some splits."""
+    subject, source, facts = opened.subject, opened.subject.source(), opened.card.facts
+    size = measure_size(opened.model, sample_for(facts))
+    own = subject.data_dir or (opened.config.data_dir if opened.is_own_data else None)
+    return {
+        "run": f"{subject.run}, {source['checkpoint']} checkpoint (step {source['step']}), {source['weights']} weights",
+        "data": data_text(opened.data, own, splits),
+        "model": model_text(opened.config.model, size),
+        "norm": norm_text(opened.model),
+        "device": device_text(opened.processes),
+        **({} if writes is None else {"writes": str(writes)}),
+    }
+
+
+def data_text(data: "Data", data_dir: Path | None, splits: Sequence[str] = ()) -> str:
+    """Its name and place, how many samples, of which size, how many classes."""
+    counts = ", ".join(f"{len(data.splits[name]):,} {name}" for name in splits or data.splits if name in data.splits)
+    sides, classes = getattr(data, "image_size", None), getattr(data, "classes", None)
+    of_size = f" images of {sides[0]}x{sides[1]}" if sides else ""
+    return f"{data.name}{f' in {data_dir}' if data_dir else ''}: {counts}{of_size}{f', {len(classes)} classes' if classes else ''}"
+
+
+def model_text(name: str, size: Size) -> str:
+    tokens = ", ".join(f"{rows}x{cols}" for rows, cols in size.grids)
+    gmacs = f", {size.gmacs:.3g} GMACs" if size.gmacs is not None else ""
+    return f"{name}, {f'{tokens} tokens, ' if tokens else ''}{size.parameters:,} parameters{gmacs}"
+
+
+def norm_text(model: nn.Module) -> str:
+    """The norms of a model by name, the most frequent first."""
+    kinds = norm_kinds(model).most_common()
+    return ", ".join(kind if len(kinds) == 1 else f"{count} {kind}" for kind, count in kinds) or "none"
+
+
+def device_text(processes: Processes) -> str:
+    threads = f", {torch.get_num_threads()} threads" if processes.device.type == "cpu" else ""
+    several = f", {processes.world} processes" if processes.world > 1 else ""
+    return f"{processes.device}{threads}{several}, {processes.config.precision}"
+
+
+def sample_for(facts: Mapping[str, Any]) -> Tensor | None:
+    """(1, channels, height, width) zeros like the images that a card's facts describe; None if they are no images."""
+    preprocess = facts.get("preprocess") or {}
+    return image_like(preprocess.get("image_size"), len(preprocess.get("mean", ())))
+
+
+def image_like(image_size: Sequence[int] | None, channels: int) -> Tensor | None:
+    return torch.zeros(1, channels, *image_size) if image_size and channels else None
+
+
+def _bytes(number: float) -> str:
+    """
+    >>> _bytes(3_400_000), _bytes(12_000_000_000)
+    ('3 MB', '12.0 GB')
+    """
+    return f"{number / 1e6:.0f} MB" if number < 1e9 else f"{number / 1e9:.1f} GB"
