@@ -48,7 +48,9 @@ def test_a_file_that_differs_is_named_and_not_opened(bundle, content, message):
     [
         ({"format": "dynavit bundle 99"}, "describes 'dynavit bundle 99', this version reads"),
         ({"files": ["model.onnx"]}, "is damaged, or not the manifest of a bundle"),
-        ({"files": {"../x": {"bytes": 0, "sha256": ""}}}, "is missing from the bundle"),
+        ({"files": {"../x": {"bytes": 0, "sha256": ""}}}, "plain files in its own directory"),
+        ({"files": {"/etc/hostname": {"bytes": 0, "sha256": ""}}}, "plain files in its own directory"),
+        ({"files": {"..": {"bytes": 0, "sha256": ""}}}, "is missing from the bundle"),
         ({"parts": ["other.onnx"]}, "names other.onnx as a part of the model, but lists no such file"),
     ],
 )
@@ -57,6 +59,13 @@ def test_a_manifest_that_makes_no_sense(bundle, change, message):
     manifest = json.loads((bundle / MANIFEST).read_text())
     (bundle / MANIFEST).write_text(json.dumps(manifest | change))
     with pytest.raises(ValueError, match=message):
+        load_bundle(bundle)
+
+
+def test_a_link_is_not_followed(bundle):
+    (bundle / "model.onnx").rename(bundle.parent / "elsewhere")
+    (bundle / "model.onnx").symlink_to(bundle.parent / "elsewhere")
+    with pytest.raises(ValueError, match="names 'model.onnx'; a bundle consists of plain files in its own directory"):
         load_bundle(bundle)
 
 
