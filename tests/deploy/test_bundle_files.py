@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+import dynavit
 from dynavit.deploy.bundle.exit_rule import ExitRule
 from dynavit.deploy.bundle.manifest import MANIFEST, is_bundle, read_manifest, write_manifest
 from dynavit.deploy.bundle.runner import Bundle, load_bundle
 from dynavit.deploy.directory import new_directory
 from dynavit.deploy.extras import require
 from dynavit.models.cascade.policy import CONFIDENCES, ExitPolicy
+from dynavit.runs.predict import predict_run
 
 
 @pytest.fixture
@@ -60,6 +62,24 @@ def test_a_manifest_that_makes_no_sense(bundle, change, message):
     (bundle / MANIFEST).write_text(json.dumps(manifest | change))
     with pytest.raises(ValueError, match=message):
         load_bundle(bundle)
+
+
+def test_a_pt2_file_is_opened_only_for_those_who_trust_it(bundle, monkeypatch):
+    opened = []
+    monkeypatch.setattr(torch.export, "load", lambda file: opened.append(file))
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    (bundle / MANIFEST).write_text(json.dumps(manifest | {"backend": "pt2"}))
+    refused = "bundle is a .pt2 bundle and was not opened: such files can run any code .* say --trust-pt2"
+    for ask in (load_bundle, dynavit.load, lambda run: predict_run(run, [MANIFEST])):
+        with pytest.raises(ValueError, match=refused):
+            ask(bundle)
+    assert not opened
+    with pytest.raises(AttributeError):  # of None, which is all that stands in for the program
+        dynavit.load(bundle, trust_pt2=True)(torch.zeros(1, 1, 2, 2))
+    assert opened == [bundle / "model.onnx"]
+    (bundle / MANIFEST).write_text(json.dumps(manifest | {"backend": "pickle"}))
+    with pytest.raises(ValueError, match="manifest.json: the backend is onnx or pt2, not 'pickle'"):
+        load_bundle(bundle, trust_pt2=True)
 
 
 def test_a_link_is_not_followed(bundle):

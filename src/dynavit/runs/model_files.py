@@ -101,6 +101,8 @@ def load(
     path: str | PathLike[str],
     checkpoint: CheckpointName = "last",
     weights: WeightsName | None = None,
+    *,
+    trust_pt2: bool = False,
 ) -> nn.Module:
     """The model of a run directory or a bundle, in evaluation mode.
 
@@ -110,6 +112,7 @@ def load(
         path: the `--out` of `dynavit train`, `dynavit fold` or `dynavit export`.
         checkpoint: the end of the training, or where validation was best.
         weights: "ema" are the averaged ones; by default those, if the run kept any.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it. Other files run none.
     """
     from ..engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
     from ..models.stored_call import build_stored
@@ -121,7 +124,7 @@ def load(
         from ..deploy.bundle.as_model import BundleModel
         from ..deploy.bundle.runner import load_bundle
 
-        return BundleModel(load_bundle(run)).eval()
+        return BundleModel(load_bundle(run, trust_pt2=trust_pt2)).eval()
     card = ModelCard.read(run)
     card.require_guests(run, "norm", "model")
     directory = RunDirectory(run).checkpoint(checkpoint)
