@@ -1,6 +1,7 @@
 """Options -> objects: data, task and model of a run."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,10 @@ SMALL_IMAGE = 64  # pixels; below, a model's 16-pixel patches would leave next t
 SMALL_GRID = 8  # tokens along a side of a small image
 
 
-def open_training_data(config: TrainConfig, processes: "Processes | None" = None) -> "Data":
+def open_training_data(config: TrainConfig, processes: "Processes | None" = None, resumed: "Path | None" = None) -> "Data":
+    """The data set of a training, with images as its initial weights know them, or as in the run that is resumed."""
     from ..data.open import open_data
+    from .preparation import prepared_for_training
 
     if processes is not None and config.loading.download:  # by one process; the others find it there
         if processes.is_main:
@@ -29,7 +32,7 @@ def open_training_data(config: TrainConfig, processes: "Processes | None" = None
     data = open_data(config.data, config.data_dir, config.loading)
     if "train" not in data.splits:
         raise ValueError(f"{data.name} has no training images, only {' and '.join(data.splits)}")
-    return data
+    return prepared_for_training(config, data, resumed)
 
 
 def task_of_run(config: TrainConfig, data: "Data") -> "type[Task]":

@@ -45,7 +45,7 @@ def train_run(
     progress, out = progress or Progress(), Path(out)
     processes = Processes(config.engine)
     with guests_used() as guests:
-        data = open_training_data(config, processes)
+        data = open_training_data(config, processes, out if resume else None)
         model, call = build_model(config, data)
         task_class = task_of_run(config, data)
         options = task_options(task_class, config.task_options)
