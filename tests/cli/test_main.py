@@ -38,20 +38,20 @@ WHICH = {"checkpoint", "weights", "data", "data_dir", "device", "strict"}  # of 
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
         "train": OF_A_RUN | {"out", "resume", "overwrite", "quiet"},
-        "eval": WHICH | {"run", "split", "batch_size", "json"},
+        "eval": WHICH | {"run", "split", "batch_size", "json", "quiet"},
         "robust": WHICH
         | {"runs", "split", "baseline", "corruptions", "severities", "limit", "seed", "exact", "processes", "batch_size"}
-        | {"imagenet_c", "imagenet_r", "imagenet_a", "json"},
-        "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
+        | {"imagenet_c", "imagenet_r", "imagenet_a", "json", "quiet"},
+        "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite", "quiet"},
         "report": {"directory"},
-        "analyze": WHICH | {"runs", "split", "images", "shown", "layers", "token", "out"},
-        "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "json", "out"},
+        "analyze": WHICH | {"runs", "split", "images", "shown", "layers", "token", "out", "quiet"},
+        "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "json", "out", "quiet"},
         "calibrate search": WHICH
-        | {"run", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "confidence", "batch_size"},
-        "calibrate judge": WHICH | {"run", "split", "batch_size"},
+        | {"run", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "confidence", "batch_size", "quiet"},
+        "calibrate judge": WHICH | {"run", "split", "batch_size", "quiet"},
         "calibrate show": {"run"},
-        "fold": WHICH | {"run", "out", "recalibrate", "grid", "overwrite"},
-        "export": WHICH | {"run", "format", "fold", "int8", "out", "overwrite"},
+        "fold": WHICH | {"run", "out", "recalibrate", "grid", "overwrite", "quiet"},
+        "export": WHICH | {"run", "format", "fold", "int8", "out", "overwrite", "quiet"},
         "list norms": {"json"},
         "list models": {"pattern", "json"},
         "list tasks": {"json"},

@@ -59,7 +59,9 @@ def test_imagenet(tmp_path):
 
 def test_anything_else_is_refused_with_what_was_looked_for(tmp_path):
     images(tmp_path, "0.png", "1.png")
-    with pytest.raises(ValueError, match=r"given without --data, and it holds neither folders of images .*CIFAR-10.*dynavit list data"):
+    with pytest.raises(
+        ValueError, match=r"given without --data, and it holds neither folders of images .*CIFAR-10.*dynavit list data"
+    ):
         recognise(tmp_path)
     with pytest.raises(ValueError, match="there is no folder"):
         recognise(tmp_path / "absent")

@@ -16,7 +16,8 @@ def fitted(name, side, **given):
 
 
 @pytest.mark.parametrize(
-    ("side", "model", "grid"), [(8, "vit_micro", 4), (28, "vit_mini", 7), (32, "vit_mini", 8), (64, "vit_mini", 8), (224, "vit_photo", 14)]
+    ("side", "model", "grid"),
+    [(8, "vit_micro", 4), (28, "vit_mini", 7), (32, "vit_mini", 8), (64, "vit_mini", 8), (224, "vit_photo", 14)],
 )
 def test_the_model_that_is_taken_if_none_is_named(side, model, grid):
     assert model_for((side, side)) == model

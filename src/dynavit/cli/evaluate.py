@@ -4,12 +4,15 @@ import json as json_
 from pathlib import Path
 
 from ..runs.subject import Subject, Which
+from .next_steps import Step, tell_next
 from .parse import positional
 from .show import print_table
 
 
 @positional("run")
-def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int = 256, json: bool = False) -> None:
+def evaluate(
+    run: Path, which: Which, split: str | None = None, batch_size: int = 256, json: bool = False, quiet: bool = False
+) -> None:
     """Evaluate a trained model: accuracy, per class, calibration, images per second.
 
     Everything is also written to RUN/eval/SPLIT.json. In Python: `dynavit.evaluate_run(run)`. Errors on corrupted images:
@@ -19,7 +22,8 @@ def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int 
         run: directory of a run.
         split: test, val or train; test where there is one, otherwise val, if not given.
         batch_size: images at a time.
-        json: print all results as JSON.
+        json: print all results as JSON, and nothing else.
+        quiet: show no summary, progress or next steps.
     """
     from ..common.metric import Metric
     from ..engine.progress import choose_progress
@@ -27,7 +31,7 @@ def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int 
     from ..tasks.table import TASKS
 
     subject = Subject.of(run, which)
-    result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet=json))
+    result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet or json))
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
         return
@@ -46,3 +50,9 @@ def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int 
     for title, header, rows in TASKS[result["task"]].tables(result):
         print_table(title, header, rows)
     print(f"written to {result['file']}")
+    steps: list[Step] = [
+        (["robust", run], "errors on corrupted images"),
+        (["analyze", run], "figures of its inside"),
+        (["report", run], "the page with these results"),
+    ]
+    tell_next(*steps, quiet=quiet)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..runs.subject import Subject, Which
 from .parse import positional
+from .show import print_overview
 
 NO_IMAGES: list[Path] = []
 
@@ -18,8 +19,10 @@ def predict(
     split: str | None = None,
     limit: int = 16,
     int8: bool = False,
+    trust_pt2: bool = False,
     json: bool = False,
     out: Path | None = None,
+    quiet: bool = False,
 ) -> None:
     """Say what a trained model sees in image files, or in some images of a data set if no files are given.
 
@@ -34,19 +37,23 @@ def predict(
         split: without files: the split whose images are taken; test where there is one, otherwise val, if not given.
         limit: without files: how many images, evenly over the split.
         int8: the 8-bit model of a bundle.
-        json: print JSON.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
+        json: print JSON, and nothing else.
         out: also write JSON to this file.
+        quiet: show no summary.
     """
     from ..common.files import write_json
     from ..runs.predict import predictor
 
-    asked = predictor(Subject.of(run, which), int8=int8)
+    asked = predictor(Subject.of(run, which), int8=int8, trust_pt2=trust_pt2)
     answers = asked.predict_files(images, top) if images else asked.predict_samples(split, limit, top)
     if out is not None:
         write_json(out, answers)
     if json:
         print(json_.dumps(answers, indent=2, ensure_ascii=False))
         return
+    if not quiet and not all("error" in answer for answer in answers):
+        print_overview(asked.overview())
     for answer in answers:
         print(f"{answer['image']}: {answer['error'] if 'error' in answer else asked.text(answer)}")
     if all("error" in answer for answer in answers):

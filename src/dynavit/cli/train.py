@@ -5,10 +5,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..runs.config import TrainConfig, upgraded
 from ..runs.directory import RunDirectory
-from .next_steps import tell_next
+from .next_steps import Step, tell_next
+
+if TYPE_CHECKING:
+    from ..engine.loop import Summary
 
 
 def train(
@@ -29,7 +33,7 @@ def train(
         out: directory of the run; runs/MODEL-NORM-DATA-seedN if not given.
         resume: go on with the run in --out; options that are not given are those it began with.
         overwrite: delete the run in --out and begin again.
-        quiet: show no progress.
+        quiet: show no summary, progress or next steps.
     """
     from ..engine.progress import choose_progress
     from ..runs.train import train_run
@@ -40,7 +44,7 @@ def train(
     command = ["dynavit", *sys.argv[1:]]
     summary = train_run(config_of_run, out, resume=resume, overwrite=overwrite, progress=progress, command=command)
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes is enough to tell
-        _tell(summary.directory, summary.steps, quiet)
+        _tell(summary, quiet)
 
 
 def options_of_the_run(words: Sequence[str]) -> list[str]:
@@ -59,23 +63,25 @@ def options_of_the_run(words: Sequence[str]) -> list[str]:
 train.prepare = options_of_the_run  # type: ignore[attr-defined]
 
 
-def _tell(out: Path, steps: int, quiet: bool) -> None:
+def _tell(summary: "Summary", quiet: bool) -> None:
     from ..analysis.report.read import read_run
-    from ..models.registry import task_of
-    from ..runs.config import stored_config
+    from ..runs.model_files import ModelCard
     from ..runs.report import write_report
+    from ..tasks.table import TASKS
 
-    print(f"{out}: {steps} steps")
+    out = summary.directory
+    print(f"{out}: {summary.steps} steps")
     run = read_run(out)
     for name, result in run.evaluations.items():
         values = ", ".join(f"{metric.label} {metric.text(result[metric.name])}" for metric in run.metrics_of(result)[:2])
         print(f"  {name}: {values} of {result['samples']} images")
-    print(f"report: {write_report(out)}")
-    cascade = task_of(stored_config(RunDirectory(out)).model) == "early_exit"
-    tell_next(
-        (["eval", out], "each class, calibration, images per second"),
-        (["predict", out, "IMAGES..."], "what it sees in your files"),
-        (["analyze", out], "figures of its inside, into the report"),
-        *([(["calibrate", out, "--accuracy", "0.9"], "when images may leave early")] if cascade else []),
-        quiet=quiet,
-    )
+    page = RunDirectory(out).report_file
+    print(f"report: {page if summary.nothing_to_do and page.is_file() else write_report(out)}")
+    steps: list[Step] = [
+        (["eval", out], "each class, calibration, speed"),
+        (["predict", out, "photo.jpg"], "what it sees in your files"),
+        (["analyze", out], "figures of its inside"),
+    ]
+    if TASKS[ModelCard.read(out).task].leaves_early:
+        steps.insert(0, (["calibrate", out, "--accuracy", "0.9"], "when images may leave early"))
+    tell_next(*steps, quiet=quiet)

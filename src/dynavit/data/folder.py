@@ -60,14 +60,19 @@ def list_images(name: str, data_dir: Path | None) -> dict[str, dict[str, list[st
 
 def split_folders(data_dir: Path) -> dict[str, list[Path]]:
     """The folders of each split that has one; two where it is not clear which is meant."""
-    found = {split: [data_dir / folder for folder in folders if (data_dir / folder).is_dir()] for split, folders in SPLITS.items()}
+    found = {
+        split: [data_dir / folder for folder in folders if (data_dir / folder).is_dir()] for split, folders in SPLITS.items()
+    }
     return {split: there for split, there in found.items() if there}
 
 
 def holds_classes(directory: Path) -> bool:
-    """Whether the folders of a directory are those of classes: at least two, and all of them hold images."""
+    """Whether the folders of a directory are those of classes: at least two, and images lie in all of them.
+
+    Images further down do not count: those are more likely splits by other names.
+    """
     folders = class_folders(directory)
-    return len(folders) > 1 and all(has_image(directory / folder) for folder in folders)
+    return len(folders) > 1 and all(any(_is_image(each.name) for each in (directory / folder).iterdir()) for folder in folders)
 
 
 def class_folders(directory: Path) -> list[str]:

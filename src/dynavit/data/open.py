@@ -50,8 +50,9 @@ def register_data(name: str) -> Callable[[Opener], Opener]:
 
 
 def open_data(name: str, data_dir: Path | None = None, config: DataConfig | None = None) -> Any:
-    """Open a data set by its name in `list_data()`, or by a scheme string of timm (hfds/..., wds/..., torch/...). "auto" looks at
-    what the directory holds.
+    """Open a data set by its name in `list_data()`, or by a scheme string of timm (hfds/..., wds/..., torch/...).
+
+    "auto" looks at what the directory holds.
 
     Returns:
         a `common.data.Data`; sets of images are a `DataSet`.

@@ -17,7 +17,7 @@ def data_name(name: str, data_dir: Path | None) -> str:
 
 
 def recognise(directory: Path) -> str:
-    """The name in `list_data()` of what a directory holds: CIFAR's or Fashion-MNIST's official files, ImageNet, or class folders.
+    """The name in `list_data()` of what a directory holds: official files of CIFAR or Fashion-MNIST, ImageNet, class folders.
 
     Raises:
         ValueError: it holds none of them; the message names what was looked for, and a folder in it that holds one.

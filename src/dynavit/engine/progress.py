@@ -9,6 +9,7 @@ from rich import progress as rich_progress
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..common.labelled import labelled_lines
 from ..common.metric import Metric
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -49,12 +50,14 @@ class Shown(Progress):
     """A progress that is seen; subclasses say how a line is shown."""
 
     estimate: "Estimate | None" = None
+    begun = False  # whether the overview was shown
 
     def overview(self, facts: Callable[[], Mapping[str, str]]) -> None:
-        told = facts()
-        width = max(map(len, told), default=0)
-        for label, text in told.items():
-            self.line(f"{label:<{width}}  {text}")
+        if self.begun:  # a verb within another, such as the evaluation at the end of a training
+            return
+        self.begun = True
+        for line in labelled_lines(facts()):
+            self.line(line)
 
     def begin(self, done: int, total: int) -> None:
         self.estimate = Estimate(done, total, self.steps_per_epoch) if self.steps_per_epoch else None

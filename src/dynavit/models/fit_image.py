@@ -1,10 +1,10 @@
-"""Models for images of a size: the one that is taken if none is named, and tokens that are neither far too few nor far too many.
+"""Models for images of a size: the one that is taken if none is named, and tokens that are neither too few nor too many.
 
 The patches of a model for 8-pixel digits would cut a photograph into 12,544 tokens, and attention costs their square.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 
 from ..common.registry import UnknownNameError
 from .registry import create_model
+from .stored_call import stored_call
 
 Size = tuple[int, int]  # (height, width) or (rows, cols)
 
@@ -42,20 +43,22 @@ def options_for_images(name: str, image_size: Size, given: Mapping[str, Any]) ->
     Raises:
         ValueError: more than 400 tokens, and more than the model was made for, that the options given do not ask for.
     """
+    call = stored_call({"name": name, **given})  # without weights
     with torch.device("meta"):  # only to look at it
         try:
-            built = create_model(name, img_size=image_size, **given)
+            built = create_model(**call, img_size=image_size)
         except (TypeError, UnknownNameError):  # a model of timm or of a plug-in that takes images of any size
             return {}
         except ValueError:  # the patches do not divide the image
             built = create_model(name)
-        own = create_model(name, **given)
+        own = create_model(**call)
     size: dict[str, Any] = {"img_size": list(image_size)}
     if any(option in given for option in TOKEN_OPTIONS):
         return size
     for_small = max(_input_size(own), default=SMALL_IMAGE + 1) <= SMALL_IMAGE
-    if for_small and hasattr(built, "options_for_fewer_tokens"):
-        return size | built.options_for_fewer_tokens(MOST)
+    fewer: Callable[[int], dict[str, Any]] | None = getattr(built, "options_for_fewer_tokens", None)
+    if for_small and fewer is not None:
+        return size | fewer(MOST)
     if patch := patch_size(built):
         too_few = max(image_size) <= SMALL_IMAGE and min(image_size) // max(patch) < FEWEST
         too_many = for_small and max(image_size) // min(patch) > MOST
@@ -106,6 +109,6 @@ def _check_count(name: str, image_size: Size, built: nn.Module, own: nn.Module) 
     if patch := patch_size(built):
         ways.append(f"--model_options.patch_size {patch[0]} says that you mean it")
     raise ValueError(
-        f"{name} cuts images of {image_size[0]}x{image_size[1]} pixels into {rows}x{cols} = {rows * cols:,} tokens, and attention "
-        f"costs their square: {', '.join(ways)}"
+        f"{name} cuts images of {image_size[0]}x{image_size[1]} pixels into {rows}x{cols} = {rows * cols:,} tokens, and "
+        f"attention costs their square: {', '.join(ways)}"
     )

@@ -186,7 +186,7 @@ def vit_micro(**kwargs: Any) -> VisionTransformer:
 
 @register_model
 def vit_photo(**kwargs: Any) -> VisionTransformer:
-    """A vision transformer for photographs on few cores: 224 x 224 pixels in 14 x 14 patches, 6 blocks of 128 channels, 4 heads."""
+    """A vision transformer for photographs: 224 x 224 pixels in 14 x 14 patches, 6 blocks of 128 channels, 4 heads."""
     small = {"embed_dim": 128, "depth": 6, "heads": 4, "norm_blocks": 6, "class_token": "none"}
     return VisionTransformer(**{**small, **kwargs})
 

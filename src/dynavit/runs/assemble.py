@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 AUTO = "auto"  # what is left to decide: a model by the images' size, a data set by what the directory holds
 
 
-def open_training_data(config: TrainConfig, processes: "Processes | None" = None) -> "Data":
+def open_training_data(config: TrainConfig, processes: "Processes | None" = None, resumed: "Path | None" = None) -> "Data":
+    """The data set of a training, with images as its initial weights know them, or as in the run that is resumed."""
     from ..data.open import open_data
+    from .preparation import prepared_for_training
 
     if processes is not None and config.loading.download:  # by one process; the others find it there
         if processes.is_main:
@@ -28,7 +31,7 @@ def open_training_data(config: TrainConfig, processes: "Processes | None" = None
     data = open_data(config.data, config.data_dir, config.loading)
     if "train" not in data.splits:
         raise ValueError(f"{data.name} has no training images, only {' and '.join(data.splits)}")
-    return data
+    return prepared_for_training(config, data, resumed)
 
 
 def decided(config: TrainConfig, data: "Data") -> TrainConfig:
@@ -39,10 +42,13 @@ def decided(config: TrainConfig, data: "Data") -> TrainConfig:
 
 
 def model_name(config: TrainConfig, data: "Data") -> str:
-    """The model that is named; otherwise the one that fits the images' size."""
+    """The model that is named; otherwise the one whose weights are taken from timm, or the one that fits the images' size."""
     from ..models.fit_image import model_for
 
-    return model_for(getattr(data, "image_size", None)) if config.model == AUTO else config.model
+    if config.model != AUTO:
+        return config.model
+    source, _, name = (config.init_from or "").partition(":")
+    return name if source == "timm" else model_for(getattr(data, "image_size", None))
 
 
 def task_of_run(config: TrainConfig, data: "Data") -> "type[Task]":
@@ -66,12 +72,14 @@ def build_task(name: str, model: nn.Module, data: Any, options: Mapping[str, Any
 
 
 def build_model(config: TrainConfig, data: "Data") -> tuple[nn.Module, dict[str, Any]]:
-    """A model for these data, with random weights from the seed, and the call of `create_model` that rebuilds it."""
+    """A model for these data, with random weights from the seed, and the call that rebuilds it (`models.stored_call`)."""
     from ..models import create_model
+    from ..models.stored_call import stored_call
 
     call = model_call(config, data)
+    stored = stored_call(call)  # before the model, since a run that cannot be loaded again is worth nothing
     torch.manual_seed(config.seed)
-    return create_model(**call), call
+    return create_model(**call), stored
 
 
 def training_task(config: TrainConfig, data: "Data | None" = None) -> "tuple[Task, Loader]":
@@ -99,4 +107,3 @@ def model_call(config: TrainConfig, data: "Data") -> dict[str, Any]:
     if image_size is not None:
         call |= options_for_images(name, image_size, config.model_options)
     return {key: value for key, value in (call | config.model_options).items() if value is not None}
-

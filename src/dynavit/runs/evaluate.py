@@ -7,6 +7,7 @@ from ..engine.evaluate import evaluate
 from ..engine.pace import Pace
 from ..engine.progress import Progress
 from .opened import Opened
+from .overview import overview_of_opened
 from .subject import Subject, WhichOptions
 
 EVAL_BATCH = 256
@@ -37,6 +38,8 @@ def evaluate_run(
     if classes != known:
         progress.note(f"classes have other names than in training: {classes[:3]}... instead of {known[:3]}...")
     loader = opened.loader(split, batch_size)
+    file = _name(opened, split)
+    progress.overview(lambda: overview_of_opened(opened, split, writes=subject.directory.evaluation_file(file)))
     evaluator = opened.task.evaluator()
     pace = Pace()
     results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator, pace)
@@ -60,7 +63,7 @@ def evaluate_run(
         "samples_shown": _examples(opened, split),
     }
     if opened.processes.is_main:
-        report["file"] = str(subject.directory.write_evaluation(_name(opened, split), report))
+        report["file"] = str(subject.directory.write_evaluation(file, report))
     return report
 
 

@@ -14,7 +14,9 @@ from ..engine.processes import Processes
 if TYPE_CHECKING:
     from ..common.data import Data
     from .config import TrainConfig
+    from .model_files import ModelCard
     from .opened import Opened
+    from .subject import Subject
 
 
 def overview_of_training(
@@ -24,29 +26,44 @@ def overview_of_training(
     size = measure_size(model, image_like(getattr(data, "image_size", None), getattr(data, "channels", 0)), training=True)
     batch = -(-config.batch_size // (config.optim.accumulate * processes.world))
     memory = size.step_bytes(batch)
+    several = f", {processes.world} processes" if processes.world > 1 else ""
     return {
         "data": data_text(data, config.data_dir),
         "model": model_text(config.model, size),
         "norm": norm_text(model),
         **({} if memory is None else {"memory": f"about {_bytes(memory)} for a step of {config.batch_size} images"}),
-        "device": device_text(processes),
+        "device": f"{device_text(processes.device)}{several}, {config.engine.precision}",
         "writes": str(out),
     }
 
 
-def overview_of_run(opened: "Opened", splits: Sequence[str] = (), writes: Path | str | None = None) -> dict[str, str]:
-    """{label: text} of a trained run that is asked about some splits."""
-    subject, source, facts = opened.subject, opened.subject.source(), opened.card.facts
-    size = measure_size(opened.model, sample_for(facts))
-    own = subject.data_dir or (opened.config.data_dir if opened.is_own_data else None)
+def overview_of_run(
+    subject: "Subject",
+    model: nn.Module,
+    card: "ModelCard",
+    *,
+    data: str | None = None,
+    writes: Path | str | None = None,
+    measured: bool = True,
+) -> dict[str, str]:
+    """{label: text} of a trained run that is asked about some data; its model runs once, unless it is not `measured`."""
+    source = subject.source()
     return {
         "run": f"{subject.run}, {source['checkpoint']} checkpoint (step {source['step']}), {source['weights']} weights",
-        "data": data_text(opened.data, own, splits),
-        "model": model_text(opened.config.model, size),
-        "norm": norm_text(opened.model),
-        "device": device_text(opened.processes),
+        **({} if data is None else {"data": data}),
+        "model": model_text(card.model["name"], measure_size(model, sample_for(card.facts) if measured else None)),
+        "norm": norm_text(model),
+        "device": device_text(next(model.parameters(), torch.empty(0)).device),
         **({} if writes is None else {"writes": str(writes)}),
     }
+
+
+def overview_of_opened(opened: "Opened", *splits: str, writes: Path | str | None = None) -> dict[str, str]:
+    """{label: text} of a trained run that is asked about some splits; all, if none is named."""
+    data_dir = opened.subject.data_dir or (opened.config.data_dir if opened.is_own_data else None)
+    return overview_of_run(
+        opened.subject, opened.model, opened.card, data=data_text(opened.data, data_dir, splits), writes=writes
+    )
 
 
 def data_text(data: "Data", data_dir: Path | None, splits: Sequence[str] = ()) -> str:
@@ -54,7 +71,9 @@ def data_text(data: "Data", data_dir: Path | None, splits: Sequence[str] = ()) -
     counts = ", ".join(f"{len(data.splits[name]):,} {name}" for name in splits or data.splits if name in data.splits)
     sides, classes = getattr(data, "image_size", None), getattr(data, "classes", None)
     of_size = f" images of {sides[0]}x{sides[1]}" if sides else ""
-    return f"{data.name}{f' in {data_dir}' if data_dir else ''}: {counts}{of_size}{f', {len(classes)} classes' if classes else ''}"
+    return (
+        f"{data.name}{f' in {data_dir}' if data_dir else ''}: {counts}{of_size}{f', {len(classes)} classes' if classes else ''}"
+    )
 
 
 def model_text(name: str, size: Size) -> str:
@@ -69,10 +88,9 @@ def norm_text(model: nn.Module) -> str:
     return ", ".join(kind if len(kinds) == 1 else f"{count} {kind}" for kind, count in kinds) or "none"
 
 
-def device_text(processes: Processes) -> str:
-    threads = f", {torch.get_num_threads()} threads" if processes.device.type == "cpu" else ""
-    several = f", {processes.world} processes" if processes.world > 1 else ""
-    return f"{processes.device}{threads}{several}, {processes.config.precision}"
+def device_text(device: torch.device) -> str:
+    count = torch.get_num_threads()
+    return f"{device}, {count} thread{'s' if count > 1 else ''}" if device.type == "cpu" else str(device)
 
 
 def sample_for(facts: Mapping[str, Any]) -> Tensor | None:

@@ -39,6 +39,13 @@ class RunPredictor:
                 answers.append({"image": name, **opened.task.answer(inputs, self.card.facts, top, self.policy)})
         return answers
 
+    def overview(self) -> dict[str, str]:
+        from .overview import overview_of_run
+
+        leaves = "where its thresholds allow" if self.policy is not None else "none: the last exit answers (dynavit calibrate)"
+        early = {"exits": leaves} if self.task.leaves_early else {}
+        return overview_of_run(self.subject, self.task.model, self.card, measured=False) | early
+
     def text(self, answer: Mapping[str, Any]) -> str:
         from ..tasks.table import TASKS
 
