@@ -154,7 +154,11 @@ def load_released(path: str | PathLike[str], arch: str | None = None, norm: str 
 
     The file is read as weights only: a checkpoint that holds code or other objects is refused.
     """
-    return import_released(read_foreign(path), arch, norm, **options)
+    content = read_foreign(path)
+    try:
+        return import_released(content, arch, norm, **options)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_foreign(path: str | PathLike[str]) -> Any:

@@ -85,13 +85,14 @@ def _exit(exit: Exit, name: str, weights: Mapping[str, Tensor], grid: Grid) -> d
 def _make_room(block: str, heads: int, own: Mapping[str, Tensor], found: dict[str, Tensor]) -> None:
     """Second norm and first layer of a block's MLP, with reused channels beside the token's own, joined head by head."""
     weight, bias, first = f"{block}.norm2.weight", f"{block}.norm2.bias", f"{block}.mlp.fc1.weight"
-    if first not in own or first not in found or weight not in found:
-        return  # another depth
+    if first not in own or first not in found or weight not in found or not found[weight].is_floating_point():
+        return  # another depth, or no weights at all
     dim, joined = found[first].shape[1], own[first].shape[1]
     taken = torch.arange(joined).unflatten(0, (heads, -1))[:, : dim // heads].flatten()  # where the token's own channels go
-    found[weight] = torch.ones(joined).index_put((taken,), found[weight].float() * math.sqrt(dim / joined))
+    scale = found[weight] * math.sqrt(dim / joined)
+    found[weight] = scale.new_ones(joined).index_put((taken,), scale)
     if bias in found:
-        found[bias] = torch.zeros(joined).index_put((taken,), found[bias].float())
+        found[bias] = found[bias].new_zeros(joined).index_put((taken,), found[bias])
     wide = own[first].clone()
     if wide.shape[0] == found[first].shape[0]:
         wide[:, taken] = found[first].to(wide)
