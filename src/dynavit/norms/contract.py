@@ -133,6 +133,12 @@ class Norm(nn.Module):
 
     def _as_tokens(self, x: Tensor, grid: Grid | None) -> tuple[Tensor, Grid | None]:
         name = type(self).__name__
+        if x.dim() == 2:
+            raise ValueError(
+                f"{name}: got {tuple(x.shape)}, single vectors and no tokens. A model's norm_layer= also stands behind its "
+                "pooling, where a norm of tokens cannot; build the model with its own norms and replace those of tokens by "
+                "dynavit.swap_norms(model, ...)"
+            )
         if x.dim() not in (3, 4):
             raise ValueError(
                 f"{name}: got an input of shape {tuple(x.shape)}; "
