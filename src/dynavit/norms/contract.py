@@ -135,8 +135,8 @@ class Norm(nn.Module):
         name = type(self).__name__
         if x.dim() not in (3, 4):
             pooled = (
-                ". Single vectors are no tokens: a model's norm_layer= also stands behind its pooling; build it with its own norms "
-                "and replace those of tokens by dynavit.swap_norms(model, ...)"
+                ". Single vectors are no tokens: a model's norm_layer= also stands behind its pooling; build it with its own "
+                "norms and replace those of tokens by dynavit.swap_norms(model, ...)"
             )
             raise ValueError(
                 f"{name}: got an input of shape {tuple(x.shape)}; "
