@@ -2,7 +2,9 @@
 
 import json as json_
 from pathlib import Path
+from typing import Any
 
+from ..runs.keep import NotStoredError
 from ..runs.subject import Subject, Which
 from .next_steps import Step, tell_next
 from .parse import positional
@@ -25,16 +27,29 @@ def evaluate(
         json: print all results as JSON, and nothing else.
         quiet: show no summary, progress or next steps.
     """
-    from ..common.metric import Metric
     from ..engine.progress import choose_progress
     from ..runs.evaluate import evaluate_run
-    from ..tasks.table import TASKS
 
     subject = Subject.of(run, which)
     result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet or json))
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
-        return
+    else:
+        _print(run, subject, result)
+        steps: list[Step] = [
+            (["robust", run], "errors on corrupted images"),
+            (["analyze", run], "figures of its inside"),
+            (["report", run], "the page with these results"),
+        ]
+        tell_next(*steps, quiet=quiet)
+    if "not_stored" in result:
+        raise NotStoredError(result["not_stored"])
+
+
+def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:
+    from ..common.metric import Metric
+    from ..tasks.table import TASKS
+
     speed = result["throughput"]
     metrics = [Metric(**metric) for metric in result["metrics"]]
     print_table(
@@ -49,10 +64,5 @@ def evaluate(
     )
     for title, header, rows in TASKS[result["task"]].tables(result):
         print_table(title, header, rows)
-    print(f"written to {result['file']}")
-    steps: list[Step] = [
-        (["robust", run], "errors on corrupted images"),
-        (["analyze", run], "figures of its inside"),
-        (["report", run], "the page with these results"),
-    ]
-    tell_next(*steps, quiet=quiet)
+    if result["file"] is not None:
+        print(f"written to {result['file']}")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .config import TrainConfig
     from .model_files import ModelCard
     from .opened import Opened
-    from .subject import Subject
 
 
 def overview_of_training(
@@ -38,18 +37,21 @@ def overview_of_training(
 
 
 def overview_of_run(
-    subject: "Subject",
+    run: Path,
     model: nn.Module,
     card: "ModelCard",
+    source: Mapping[str, Any],
     *,
     data: str | None = None,
     writes: Path | str | None = None,
     measured: bool = True,
 ) -> dict[str, str]:
-    """{label: text} of a trained run that is asked about some data; its model runs once, unless it is not `measured`."""
-    source = subject.source()
+    """{label: text} of a trained run that is asked about some data; its model runs once, unless it is not `measured`.
+
+    `source` tells which weights the model has, see `Opened`.
+    """
     return {
-        "run": f"{subject.run}, {source['checkpoint']} checkpoint (step {source['step']}), {source['weights']} weights",
+        "run": f"{run}, {source['checkpoint']} checkpoint (step {source['step']}), {source['weights']} weights",
         **({} if data is None else {"data": data}),
         "model": model_text(card.model["name"], measure_size(model, sample_for(card.facts) if measured else None)),
         "norm": norm_text(model),
@@ -61,9 +63,8 @@ def overview_of_run(
 def overview_of_opened(opened: "Opened", *splits: str, writes: Path | str | None = None) -> dict[str, str]:
     """{label: text} of a trained run that is asked about some splits; all, if none is named."""
     data_dir = opened.subject.data_dir or (opened.config.data_dir if opened.is_own_data else None)
-    return overview_of_run(
-        opened.subject, opened.model, opened.card, data=data_text(opened.data, data_dir, splits), writes=writes
-    )
+    data = data_text(opened.data, data_dir, splits)
+    return overview_of_run(opened.path, opened.model, opened.card, opened.source, data=data, writes=writes)
 
 
 def data_text(data: "Data", data_dir: Path | None, splits: Sequence[str] = ()) -> str:
