@@ -1,4 +1,4 @@
-"""Evaluate a run on a split of its own data set or another one."""
+"""Evaluate a run, a bundle or pretrained weights on a split of a data set."""
 
 from os import PathLike
 from typing import Any, Unpack
@@ -6,6 +6,7 @@ from typing import Any, Unpack
 from ..engine.evaluate import evaluate
 from ..engine.pace import Pace
 from ..engine.progress import Progress
+from .foreign import asked_of
 from .opened import Opened
 from .subject import Subject, WhichOptions
 
@@ -19,19 +20,28 @@ def evaluate_run(
     split: str | None = None,
     batch_size: int = EVAL_BATCH,
     progress: Progress | None = None,
+    model: str | None = None,
+    trust_pt2: bool = False,
     **which: Unpack[WhichOptions],
 ) -> dict[str, Any]:
     """Evaluate a run's model on a split of its own data set or another with the same classes; writes eval/<split>.json.
+
+    In place of a run also a bundle, timm:NAME, or a file of weights with their `model`: these need `data`, and results are only
+    returned. Weights with the thousand classes of ImageNet are judged on data whose classes are among them.
 
     The split is test where there is one, otherwise val, if not given. Several processes share the samples; all of them call
     this.
 
     Args:
+        model: for a file of weights: the name of the model they belong to.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it.
         which: the fields of `Subject`: checkpoint, weights, data (a name, or a data set that is open already), data_dir,
             device, strict.
     """
-    progress, subject = progress or Progress(), Subject.of(run, which)
+    progress, subject = progress or Progress(), asked_of(run, which, model=model, trust_pt2=trust_pt2)
     opened = subject.open()
+    for note in () if subject.keeps_results else opened.data.notes:
+        progress.note(note)
     split = split or opened.final_split
     classes, known = getattr(opened.data, "classes", []), opened.card.classes
     if classes != known:
@@ -59,7 +69,7 @@ def evaluate_run(
         "throughput": {"batch_size": batch_size, **speed},
         "samples_shown": _examples(opened, split),
     }
-    if opened.processes.is_main:
+    if opened.processes.is_main and subject.keeps_results:
         report["file"] = str(subject.directory.write_evaluation(_name(opened, split), report))
     return report
 
