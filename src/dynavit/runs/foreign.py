@@ -100,8 +100,8 @@ class BundleSubject(Foreign):
         from .model_files import ModelCard, load
 
         model, manifest = load(self.run, trust_pt2=self.trust_pt2), read_manifest(self.run)
-        task = "early_exit" if len(manifest["parts"]) > 1 else "classification"
-        return model, ModelCard(manifest["model"], manifest["classes"], manifest["preprocess"], {"name": None}, task=task)
+        facts = {"task": manifest.get("task", ""), "data": {"name": None}}  # older bundles leave the task to the model
+        return model, ModelCard(manifest["model"], manifest["classes"], manifest["preprocess"], **facts)
 
 
 @dataclass(kw_only=True)
