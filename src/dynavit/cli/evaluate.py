@@ -2,8 +2,10 @@
 
 import json as json_
 from pathlib import Path
+from typing import Any
 
-from ..runs.subject import Which
+from ..runs.keep import NotStoredError
+from ..runs.subject import Subject, Which
 from .parse import positional
 from .show import print_table
 
@@ -32,17 +34,24 @@ def evaluate(
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
         json: print all results as JSON.
     """
-    from ..common.metric import Metric
     from ..engine.progress import choose_progress
     from ..runs.evaluate import evaluate_run
     from ..runs.foreign import asked_of
-    from ..tasks.table import TASKS
 
     subject = asked_of(run, which, model=model, trust_pt2=trust_pt2)
     result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet=json))
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
-        return
+    else:
+        _print(run, subject, result)
+    if "not_stored" in result:
+        raise NotStoredError(result["not_stored"])
+
+
+def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:
+    from ..common.metric import Metric
+    from ..tasks.table import TASKS
+
     speed = result["throughput"]
     metrics = [Metric(**metric) for metric in result["metrics"]]
     print_table(
@@ -57,5 +66,5 @@ def evaluate(
     )
     for title, header, rows in TASKS[result["task"]].tables(result):
         print_table(title, header, rows)
-    if "file" in result:
+    if result.get("file") is not None:
         print(f"written to {result['file']}")

@@ -91,6 +91,13 @@ def calibrate_run(
     Data without a test split give half of val to the search and the other half to the judge, cut by the run's `split_seed`.
     """
     progress, subject = progress or Progress(), Subject.of(run, which)
+    with subject.directory.alone():
+        return _calibrate(subject, goal, split, judge, confidence, batch_size, progress)
+
+
+def _calibrate(
+    subject: Subject, goal: Goal, split: str, judge: str, confidence: ConfidenceKind, batch_size: int, progress: Progress
+) -> dict[str, Any]:
     exits = Exits.open(subject, (split, judge), progress)
     split, judge = exits.splits
     seen = exits.look_at(split, confidence)
@@ -137,15 +144,16 @@ def judge_run(
 ) -> dict[str, Any]:
     """Judge the stored thresholds with early exit executed. Costs are counted and measured anew."""
     progress, subject = progress or Progress(), Subject.of(run, which)
-    policy = read_policy(subject.run)
-    exits = Exits.open(subject, (judge,), progress)
-    (judge,) = exits.splits
-    policy.check_fits(len(exits.cascade.exits))
-    seen = exits.look_at(judge, policy.confidence_kind)
-    progress.note("measuring the exits")
-    gmacs, milliseconds = exits.costs(seen.images, batch_size)
-    policy = replace(policy, gmacs=gmacs, milliseconds=milliseconds, batch_size=batch_size)
-    return _judge(exits, judge, seen, policy, _stored_curve(subject.run, policy), progress)
+    with subject.directory.alone():
+        policy = read_policy(subject.run)
+        exits = Exits.open(subject, (judge,), progress)
+        (judge,) = exits.splits
+        policy.check_fits(len(exits.cascade.exits))
+        seen = exits.look_at(judge, policy.confidence_kind)
+        progress.note("measuring the exits")
+        gmacs, milliseconds = exits.costs(seen.images, batch_size)
+        policy = replace(policy, gmacs=gmacs, milliseconds=milliseconds, batch_size=batch_size)
+        return _judge(exits, judge, seen, policy, _stored_curve(subject.run, policy), progress)
 
 
 def read_policy(run: Path) -> ExitPolicy:

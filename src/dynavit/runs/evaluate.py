@@ -3,10 +3,12 @@
 from os import PathLike
 from typing import Any, Unpack
 
+from ..engine.checkpoint import has_average
 from ..engine.evaluate import evaluate
 from ..engine.pace import Pace
 from ..engine.progress import Progress
 from .foreign import asked_of
+from .keep import keeping
 from .opened import Opened
 from .subject import Subject, WhichOptions
 
@@ -30,7 +32,7 @@ def evaluate_run(
     returned. Weights with the thousand classes of ImageNet are judged on data whose classes are among them.
 
     The split is test where there is one, otherwise val, if not given. Several processes share the samples; all of them call
-    this.
+    this. Where nothing can be written, because the run is read-only or another process is writing there, "not_stored" says why.
 
     Args:
         model: for a file of weights: the name of the model they belong to.
@@ -46,17 +48,31 @@ def evaluate_run(
     classes, known = getattr(opened.data, "classes", []), opened.card.classes
     if classes != known:
         progress.note(f"classes have other names than in training: {classes[:3]}... instead of {known[:3]}...")
+    if not subject.keeps_results:
+        return _evaluated(opened, split, classes, batch_size, progress)
+    main = opened.processes.is_main
+    with keeping(subject.directory, main=main) as keeper:
+        if keeper.problem is not None:
+            progress.note(keeper.problem)
+        report = _evaluated(opened, split, classes, batch_size, progress)
+        if main:
+            file = keeper.keep(lambda: subject.directory.write_evaluation(_name(opened, split), report))
+            report["file"] = None if file is None else str(file)
+    return report if keeper.problem is None else {**report, "not_stored": keeper.problem}
+
+
+def _evaluated(opened: Opened, split: str, classes: list[str], batch_size: int, progress: Progress) -> dict[str, Any]:
     loader = opened.loader(split, batch_size)
     evaluator = opened.task.evaluator()
     pace = Pace()
     results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator, pace)
     speed = pace.report(opened.processes)
     main = opened.task.main_metric
-    source = subject.source()
-    report = {
+    source = opened.source
+    return {
         "data": opened.data.name,
         "split": split,
-        "checkpoint": subject.checkpoint,
+        "checkpoint": source["checkpoint"],
         "weights": source["weights"],
         "step": source["step"],
         "task": opened.task.name,
@@ -69,9 +85,6 @@ def evaluate_run(
         "throughput": {"batch_size": batch_size, **speed},
         "samples_shown": _examples(opened, split),
     }
-    if opened.processes.is_main and subject.keeps_results:
-        report["file"] = str(subject.directory.write_evaluation(_name(opened, split), report))
-    return report
 
 
 def _name(opened: Opened, split: str) -> str:
@@ -82,8 +95,7 @@ def _name(opened: Opened, split: str) -> str:
         parts += [subject.data_dir.name] if subject.data_dir is not None else []
     parts.append(split)
     parts += [subject.checkpoint] if subject.checkpoint != "last" else []
-    usual = "ema" if opened.config.ema.decay else "model"
-    parts += [subject.weights] if subject.weights not in (None, usual) else []
+    parts += ["model"] if subject.weights == "model" and has_average(subject.directory.checkpoint(subject.checkpoint)) else []
     return "-".join(map(str, parts))
 
 

@@ -8,7 +8,6 @@ They hold no data set and keep no results. Nothing at the top imports torch.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +92,13 @@ class BundleSubject(Foreign):
             raise ValueError(f"{self.run} is a bundle, which runs on the CPU; leave --device out")
         self.device = "cpu"
 
-    def source(self) -> dict[str, Any]:
-        return dict(read_manifest(self.run)["source"])
-
-    def load(self) -> "tuple[nn.Module, ModelCard]":
+    def load(self) -> "tuple[nn.Module, ModelCard, dict[str, Any]]":
         from .model_files import ModelCard, load
 
         model, manifest = load(self.run, trust_pt2=self.trust_pt2), read_manifest(self.run)
         facts = {"task": manifest.get("task", ""), "data": {"name": None}}  # older bundles leave the task to the model
-        return model, ModelCard(manifest["model"], manifest["classes"], manifest["preprocess"], **facts)
+        card = ModelCard(manifest["model"], manifest["classes"], manifest["preprocess"], **facts)
+        return model, card, manifest["source"]
 
 
 @dataclass(kw_only=True)
@@ -111,14 +108,7 @@ class WeightsSubject(Foreign):
     model: str | None = None
     kind = "a set of weights"
 
-    def source(self) -> dict[str, Any]:
-        return {"run": str(self.run), "checkpoint": "last", "weights": "model", "step": 0, "sha256": None}
-
-    def load(self) -> "tuple[nn.Module, ModelCard]":
-        return self._loaded
-
-    @cached_property
-    def _loaded(self) -> "tuple[nn.Module, ModelCard]":
+    def load(self) -> "tuple[nn.Module, ModelCard, dict[str, Any]]":
         from .model_files import ModelCard
         from .preparation import of_pretrained_config
         from .pretrained import class_names, pretrained_model
@@ -129,7 +119,9 @@ class WeightsSubject(Foreign):
         if missing := {"image_size", "mean", "std", "crop_pct", "interpolation"} - facts.keys():
             raise ValueError(f"{self.run}: the model {name} does not say how its images are prepared ({', '.join(missing)})")
         classes = class_names(int(model.num_classes))  # type: ignore[arg-type]
-        return model.eval(), ModelCard({"name": name}, classes, {"kind": "files", **facts}, {"name": None})
+        card = ModelCard({"name": name}, classes, {"kind": "files", **facts}, {"name": None})
+        source = {"run": str(self.run), "checkpoint": self.checkpoint, "weights": "model", "step": 0, "sha256": None}
+        return model.eval(), card, source
 
     def fitted(self, data: "Data", card: "ModelCard") -> "Data":
         from ..data.dataset import DataSet
