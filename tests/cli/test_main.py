@@ -38,7 +38,7 @@ WHICH = {"checkpoint", "weights", "data", "data_dir", "device", "strict"}  # of 
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
         "train": OF_A_RUN | {"out", "resume", "overwrite", "quiet"},
-        "eval": WHICH | {"run", "split", "batch_size", "json", "quiet"},
+        "eval": WHICH | {"run", "split", "batch_size", "model", "trust_pt2", "json", "quiet"},
         "robust": WHICH
         | {"runs", "split", "baseline", "corruptions", "severities", "limit", "seed", "exact", "processes", "batch_size"}
         | {"imagenet_c", "imagenet_r", "imagenet_a", "json", "quiet"},

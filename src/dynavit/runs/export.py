@@ -67,6 +67,7 @@ def export_run(
         facts |= {
             "preprocess": {**card.preprocess, "channels": len(card.preprocess["mean"])},
             "model": card.model,
+            "task": card.task,
             "norm": card.model.get("norm"),
             "source": source,
             "fold": fold_facts and {name: fold_facts[name] for name in ("folded", "partly", "left", "error", "warnings")},

@@ -51,7 +51,9 @@ def overview_of_run(
     `source` tells which weights the model has, see `Opened`.
     """
     return {
-        "run": f"{run}, {source['checkpoint']} checkpoint (step {source['step']}), {source['weights']} weights",
+        "run": f"{run}, {source['checkpoint']} checkpoint (step {source['step']}), {source['weights']} weights"
+        if source.get("step")
+        else str(run),
         **({} if data is None else {"data": data}),
         "model": model_text(card.model["name"], measure_size(model, sample_for(card.facts) if measured else None)),
         "norm": norm_text(model),
@@ -79,8 +81,8 @@ def data_text(data: "Data", data_dir: Path | None, splits: Sequence[str] = ()) -
 
 def model_text(name: str, size: Size) -> str:
     tokens = ", ".join(f"{rows}x{cols}" for rows, cols in size.grids)
-    gmacs = f", {size.gmacs:.3g} GMACs" if size.gmacs is not None else ""
-    return f"{name}, {f'{tokens} tokens, ' if tokens else ''}{size.parameters:,} parameters{gmacs}"
+    parts = [name, f"{tokens} tokens" if tokens else "", f"{size.parameters:,} parameters" if size.parameters else ""]
+    return ", ".join([part for part in (*parts, f"{size.gmacs:.3g} GMACs" if size.gmacs else "") if part])
 
 
 def norm_text(model: nn.Module) -> str:
