@@ -13,7 +13,7 @@ from dynavit.cli.parse import _option_types, first_line
 
 # Options of a run, by group; "" are those without a dot.
 RUN = {
-    "": "model norm data data_dir epochs batch_size lr seed init_from model_options norm_options task task_options"
+    "": "model norm data data_dir epochs batch_size lr seed init_from init_partial model_options norm_options task task_options"
     " loading augment optim ema engine",
     "loading": "download strict image_size val_fraction split_seed limit workers train_root train_list val_root val_list"
     " options",
@@ -45,7 +45,7 @@ def test_commands_and_options_change_only_on_purpose():
         "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
         "report": {"directory"},
         "analyze": WHICH | {"runs", "split", "images", "shown", "layers", "token", "out"},
-        "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "json", "out"},
+        "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "trust_pt2", "json", "out"},
         "calibrate search": WHICH
         | {"run", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "confidence", "batch_size"},
         "calibrate judge": WHICH | {"run", "split", "batch_size"},

@@ -3,13 +3,14 @@
 import json as json_
 from pathlib import Path
 
+from ..common.fits import AtLeastOne
 from ..runs.subject import Subject, Which
 from .parse import positional
 from .show import print_table
 
 
 @positional("run")
-def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int = 256, json: bool = False) -> None:
+def evaluate(run: Path, which: Which, split: str | None = None, batch_size: AtLeastOne = 256, json: bool = False) -> None:
     """Evaluate a trained model: accuracy, per class, calibration, images per second.
 
     Everything is also written to RUN/eval/SPLIT.json. In Python: `dynavit.evaluate_run(run)`. Errors on corrupted images:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from ..common.fits import AtLeastOne
 from ..runs.subject import Subject, Which
 from .parse import positional
 
@@ -12,7 +13,7 @@ def fold(
     run: Path,
     which: Which,
     out: Path | None = None,
-    recalibrate: int | None = None,
+    recalibrate: AtLeastOne | None = None,
     grid: str | None = None,
     overwrite: bool = False,
 ) -> None:

@@ -126,7 +126,10 @@ class RunDirectory(AnyDirectory):
             raise ValueError(f"{self.path} is not a run directory: it has no {self.config_file.name}")
         import yaml
 
-        config = yaml.safe_load(self.config_file.read_text())
+        try:
+            config = yaml.safe_load(self.config_file.read_text())
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise ValueError(f"{self.config_file} is damaged: {' '.join(str(error).split())}") from error
         if not isinstance(config, dict):
             raise ValueError(f"{self.config_file} should hold names and values, found {type(config).__name__}")
         return config
