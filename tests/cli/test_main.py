@@ -16,7 +16,7 @@ RUN = {
     "": "model norm data data_dir epochs batch_size lr seed init_from init_partial model_options norm_options task task_options"
     " loading augment optim ema engine",
     "loading": "download strict image_size val_fraction split_seed limit workers train_root train_list val_root val_list"
-    " options",
+    " mean std crop_pct interpolation options",
     "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
     "optim": "algorithm momentum backbone_lr weight_decay betas eps warmup_epochs min_lr clip accumulate layer_decay",
     "ema": "decay warmup",

@@ -57,13 +57,12 @@ def build_task(name: str, model: nn.Module, data: Any, options: Mapping[str, Any
 
 def build_model(config: TrainConfig, data: "Data") -> tuple[nn.Module, dict[str, Any]]:
     """A model for these data, with random weights from the seed, and the call that rebuilds it (`models.stored_call`)."""
-    from ..models import create_model
-    from ..models.stored_call import stored_call
+    from ..models.stored_call import build_checked, stored_call
 
     call = model_call(config, data)
     stored = stored_call(call)  # before the model, since a run that cannot be loaded again is worth nothing
     torch.manual_seed(config.seed)
-    return create_model(**call), stored
+    return build_checked(call), stored
 
 
 def training_task(config: TrainConfig, data: "Data | None" = None) -> "tuple[Task, Loader]":
@@ -93,9 +92,11 @@ def model_call(config: TrainConfig, data: "Data") -> dict[str, Any]:
 def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, Any]) -> dict[str, Any]:
     """img_size, if the model takes one, and smaller patches for small images than a model for large ones comes with."""
     from ..models import create_model
+    from ..models.size import check_size
     from ..models.stored_call import stored_call
 
     own = stored_call({"name": model, **given})  # without weights
+    check_size(own)
     with torch.device("meta"):  # only to look at it
         try:
             built = create_model(**own, img_size=image_size)

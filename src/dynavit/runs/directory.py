@@ -8,17 +8,32 @@ Training, evaluation and reports talk through these files alone. This module imp
 and the analysis may read and write through it too.
 """
 
-import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from ..common.files import with_nulls, write_json, write_text
+from ..common.files import read_json, with_nulls, write_json, write_text
+from ..common.fits import Count
 
 CheckpointName = Literal["last", "best"]
 WeightsName = Literal["model", "ema"]
 
 REPORT = "report.html"
+
+
+class Best(TypedDict):
+    """The best validation of a training."""
+
+    value: float
+    step: Count
+    weights: WeightsName
+
+
+class Finished(TypedDict):
+    """finished.json"""
+
+    steps: Count
+    best: Best | None
 
 
 class AnyDirectory:
@@ -149,7 +164,7 @@ class RunDirectory(AnyDirectory):
         for split in ("test", "val"):
             file = self.evaluation_file(split)
             if file.is_file():
-                return json.loads(file.read_text())
+                return read_json(file)
         return None
 
     def mark_finished(self, facts: dict[str, Any]) -> None:
@@ -157,7 +172,7 @@ class RunDirectory(AnyDirectory):
 
     def finished(self) -> dict[str, Any] | None:
         """The facts that `mark_finished` wrote; None if the training has not come to its end."""
-        return json.loads(self.finished_file.read_text()) if self.finished_file.is_file() else None
+        return read_json(self.finished_file, Finished) if self.finished_file.is_file() else None
 
     # ---- Overwriting
 

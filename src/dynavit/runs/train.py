@@ -1,6 +1,5 @@
 """Train a model into a run directory, and evaluate it at the end."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.data import LoaderOptions
+from ..common.files import read_json
 from ..common.registry import guests_used
 from ..engine.loop import Summary, train
 from ..engine.processes import Processes
@@ -107,7 +107,7 @@ def _how(config: TrainConfig, processes: Processes, *, train: bool) -> LoaderOpt
     )
 
 
-def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any], guests: list[dict[str, Any]]) -> ModelCard:
+def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any], guests: list[Any]) -> ModelCard:
     facts = data.describe()
     classes, preprocess = facts.pop("classes", []), facts.pop("preprocess", {})
     sizes = {"name": data.name} | {name: len(split) for name, split in data.splits.items()}
@@ -116,7 +116,7 @@ def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any]
 
 def _has_result(file: Path, steps: int) -> bool:
     """Whether this evaluation was made at the end of the training, and not when it was interrupted."""
-    return file.is_file() and json.loads(file.read_text()).get("step") == steps
+    return file.is_file() and read_json(file).get("step") == steps
 
 
 def _check_same_run(out: Path, config: TrainConfig, card: ModelCard) -> None:
