@@ -28,7 +28,7 @@ def test_where_it_does_not_fit_the_way_that_does_is_named():
     options = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 1, "num_heads": 3, "class_token": False}
     options["global_pool"] = "avg"
     x = torch.randn(2, 3, 32, 32)
-    for prefix, message in ((1, "num_prefix_tokens=0.*dynavit.swap_norms"), (0, "single vectors.*dynavit.swap_norms")):
+    for prefix, message in ((1, "num_prefix_tokens=0.*dynavit.swap_norms"), (0, "Single vectors.*dynavit.swap_norms")):
         norm = partial(DynamicTokenNorm, heads=3, num_prefix_tokens=prefix)
         with pytest.raises(ValueError, match=message):
             timm.create_model("vit_tiny_patch16_224", norm_layer=norm, **options)(x)

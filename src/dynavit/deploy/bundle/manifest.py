@@ -8,11 +8,13 @@ bundle/  manifest.json  model.onnx | model.pt2          a classifier
 """
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ...common.files import read_json, write_json
 from ...common.fits import AtLeastOne
+from ...common.owned import Names, names
 from ...common.stored_shapes import StoredFile, check_preprocess
 
 MANIFEST = "manifest.json"
@@ -49,6 +51,15 @@ def is_bundle(path: Path) -> bool:
         return read_json(path / MANIFEST, Format)["format"].startswith("dynavit bundle")
     except (OSError, ValueError):
         return False
+
+
+def names_in_bundle(path: Path) -> Names | None:
+    """The files that the manifest of a bundle lists, and itself; None if this is no bundle."""
+    if not is_bundle(path):
+        return None
+    files = read_json(path / MANIFEST).get("files")
+    listed = files if isinstance(files, dict) else {}
+    return names(*map(re.escape, (MANIFEST, *listed)))
 
 
 def write_manifest(directory: Path, facts: dict[str, Any]) -> None:
