@@ -301,7 +301,7 @@ def map_size(module: nn.Module, args: tuple[Any, ...], output: Any) -> Grid | No
         return None
     options = ("kernel_size", "dilation", "padding", "stride")
     pairs = [getattr(module, name) for name in options]
-    kernel, dilation, padding, stride = (pair if isinstance(pair, tuple) else (pair, pair) for pair in pairs)
+    kernel, dilation, padding, stride = (pair if isinstance(pair, tuple | list) else (pair, pair) for pair in pairs)
     rows, cols = (
         (size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i, size in enumerate(args[0].shape[2:])
     )
