@@ -157,7 +157,6 @@ def test_neither_run_nor_comparison(tmp_path):
         ("comparison.json", "{}", "settings is missing"),
         ("config.yaml", "a: [", r"config\.yaml: this is not the YAML"),
         ("config.yaml", "- a", "found a list"),
-        ("metrics.jsonl", "{}\nnonsense\n", r"metrics\.jsonl:2"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, name, text, message):
