@@ -4,13 +4,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .contract import Grid
 from .factory import register_norm
+from .once_differentiable import once_differentiable
 from .statistics.distributed import process_count, sum_over_processes
 from .statistics.moments import second_moment
 from .statistics.smoothed import SmoothedNorm, is_recomputation
+from .transforms import need_own_backward, refuse_transforms
+
+_ONCE = (
+    "PowerNorm's backward pass in training is a rule, not the derivative of its forward pass, and has no derivative itself; "
+    "for second derivatives call .eval() first."
+)
 
 
 @register_norm("power")
@@ -84,6 +90,7 @@ class PowerNorm(SmoothedNorm):
         u = (heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + self.eps)).flatten(-2)
         if not self.training:
             return u * torch.rsqrt(self.running_phi.to(u.dtype) + self.eps)
+        need_own_backward("PowerNorm in training")
         with torch.no_grad():
             psi, count = second_moment(u, (0, 1), None if mask is None else mask[..., None], reduce=sum_over_processes)
             in_forward, in_backward = self._divide_by(psi.flatten(), count.flatten())
@@ -184,8 +191,9 @@ class _Power(torch.autograd.Function):
         return z
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_transforms("PowerNorm's backward pass in training")
         z, backward_scale, count = ctx.saved_tensors
         # Gradients of processes are averaged, so each one's dz is as many times that of a lone process; nu is the latter's.
         world = process_count()

@@ -4,14 +4,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .contract import Grid, statistics_dtype
 from .factory import register_norm
+from .once_differentiable import once_differentiable
 from .statistics.distributed import process_count, sum_over_processes
 from .statistics.moments import second_moment
 from .statistics.smoothed import SmoothedNorm, is_recomputation
+from .transforms import need_own_backward, refuse_transforms
 from .un_rules import ForwardStep, backward_step, forward_step, opaque_forward_step, written
+
+_ONCE = (
+    "UnifiedNorm's backward pass in training is a rule, not the derivative of its forward pass, and has no derivative itself; "
+    "for second derivatives call .eval() first."
+)
 
 
 @register_norm("un")
@@ -113,6 +119,7 @@ class UnifiedNorm(SmoothedNorm):
     def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
         if not self.official:
             return super().forward(x, grid, mask)
+        self.check_call()
         # Padding keeps its values and its gradients.
         tokens, grid = self._as_tokens(x[None] if x.dim() == 2 else x, grid)
         if mask is not None:
@@ -123,6 +130,7 @@ class UnifiedNorm(SmoothedNorm):
         if not self.training:
             scale, shift = self._affine(x.dtype)
             return x * scale + shift
+        need_own_backward("UnifiedNorm in training")
         weight, bias = (None if p is None else p.to(x.dtype) for p in (self.weight, self.bias))
         with torch.no_grad():
             t, s2, r, skip, count = self._statistics(x, mask)
@@ -249,8 +257,9 @@ class _Unified(torch.autograd.Function):
         return y if bias is None else y + bias
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_transforms("UnifiedNorm's backward pass in training")
         x, weight, t, scale, r, skip, count = ctx.saved_tensors
         window, psi, pending = ctx.memory
         gain = r if weight is None else r * weight

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import Norm, statistics_dtype
+from ..contract import Grid, Norm, statistics_dtype
+from ..transforms import refuse_transforms
 
 
 class SmoothedNorm(Norm):
@@ -65,6 +66,15 @@ class SmoothedNorm(Norm):
         return old + (new - old) * (new_weight / (old_weight + new_weight).clamp(min=1))
 
     # ---- Called by the forward pass and the training loop
+
+    def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
+        self.check_call()
+        return super().forward(x, grid, mask)
+
+    def check_call(self) -> None:
+        """Raise where the memory cannot move."""
+        if self.training:
+            refuse_transforms(f"{type(self).__name__} in training")
 
     @torch.no_grad()
     def collect(self, statistics: Tensor, weight: Tensor) -> None:
