@@ -90,7 +90,7 @@ def test_parts_make_up_the_batch_in_order(samples, batch, world, accumulate):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(samples=st.integers(1, 50), batch=st.integers(1, 20), world=st.integers(2, 4), accumulate=st.integers(1, 3))
 def test_processes_share_the_micro_batches_of_one(samples, batch, world, accumulate):
-    """Norms with batch statistics normalise one micro-batch of all processes at a time: the same samples, whatever their number."""
+    """Norms with batch statistics normalise one micro-batch of all processes at a time: these are always the same samples."""
     draws = epoch_draws(samples, 0, 0)
     for step in range(steps_in(samples, batch)):
         ranks = [step_parts(draws, batch, step, rank, world, accumulate) for rank in range(world)]

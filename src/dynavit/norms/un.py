@@ -196,7 +196,8 @@ class UnifiedNorm(SmoothedNorm):
             _, window, psi = backward_step(
                 self.pending_gz, self.buffer_gz, self.ema_gz, step.t, step.skip, self.warmup, self.alpha
             )
-            _replace(_usable(self.pending_gz, self.pending_gz_weight), (self.buffer_gz, window), (self.ema_gz, psi))
+            usable = _usable(self.pending_gz, self.pending_gz_weight) & self.pending.isfinite().all()
+            _replace(usable, (self.buffer_gz, window), (self.ema_gz, psi))
         super().commit_statistics()
 
     def forget_statistics(self) -> None:
@@ -219,8 +220,8 @@ class UnifiedNorm(SmoothedNorm):
         return scale * self.weight.to(dtype), self.bias.to(dtype)
 
     def scalars(self) -> dict[str, float]:
-        """For logs: the number of outliers so far."""
-        return {"outliers": float(self.skip_counter)}
+        """For logs, also the number of outliers so far."""
+        return super().scalars() | {"outliers": float(self.skip_counter)}
 
     def extra_repr(self) -> str:
         own = f", window={self.window}, warmup={self.warmup}, alpha={self.alpha:g}, filtration={self.filtration}"
@@ -270,7 +271,8 @@ class _Unified(torch.autograd.Function):
         k = gain * total / (count.clamp(min=1) * world)
         e, next_window, next_psi = backward_step(k, window, psi, t, skip, ctx.warmup, ctx.alpha)
         if pending is None:
-            _replace(_usable(k, count), (window, next_window), (psi, next_psi))
+            # Where the batch's moment was not finite, the scale is NaN or 0, and the forward pass moved nothing either.
+            _replace(_usable(k, count) & (scale > 0).all(), (window, next_window), (psi, next_psi))
         else:
             mean, weight_so_far = pending
             mean.add_((k - mean) * (count / (weight_so_far + count).clamp(min=1)))

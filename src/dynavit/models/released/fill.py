@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...common.newer_state import newer_names
 from ...norms.statistics.smoothed import SmoothedNorm
 from ..cascade.upsample import Upsample
 from .family import State
@@ -47,13 +48,14 @@ def _translate(
     values: State = {}
     renamed: dict[str, str] = {}
     wrong, missing = [], []
-    used = set()
+    used, newer = set(), newer_names(model)
     for ours, wanted in model.state_dict().items():
         path, _, name = ours.rpartition(".")
         name, transform = key_below(model.get_submodule(path), name) or (name, as_is)
         theirs, transform = key(f"{path}.{name}" if path else name), transforms.get(ours, transform)
         if theirs not in state:
-            missing.append(theirs)
+            if ours not in newer:
+                missing.append(theirs)
             continue
         used.add(theirs)
         value = transform(state[theirs])
