@@ -8,7 +8,7 @@ backward pass. Statistics must move once per step all the same:
     forget_statistics()         the step is not made, or made again
     recomputed forward call     collects nothing
     begin/end_recalibration()   forward calls collect over a whole data set; its exact statistics then replace the smoothed ones
-    NaN or infinite statistics  the step moves nothing and is counted in `skipped_steps`: one bad batch would otherwise stay for ever
+    NaN or infinite statistics  the step moves nothing and is counted in `skipped_steps`; a NaN would stay for ever
 """
 
 from typing import Any
@@ -96,7 +96,7 @@ class SmoothedNorm(Norm):
             self.move(statistics, weight)
 
     def finite_or_none(self, statistics: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, or zeros of weight 0 if a number is not finite, which is counted. Processes agree: they share statistics."""
+        """The same, or zeros of weight 0 if a number is not finite, which is counted. Processes agree, as they share them."""
         finite = statistics.isfinite().all()
         self.skipped_steps.add_(~finite)
         return torch.where(finite, statistics, 0.0), torch.where(finite, weight, 0.0)
