@@ -25,8 +25,9 @@ def search(
     """Find thresholds for a cascade's exits, and see what early exit then gives: accuracy, GMACs, real time.
 
     Say what you want with one of --gmacs, --milliseconds, --accuracy, --p. Thresholds are found on one split and judged on
-    another, early exit executed. They are stored in RUN/policy.json, where `dynavit predict` finds them; what they give, with
-    curves and easy and hard images, in RUN/analysis/calibration.json and in the report.
+    another, early exit executed; where there is no test split, val is cut in two. They are stored in RUN/policy.json, where
+    `dynavit predict` finds them; what they give, with curves and easy and hard images, in RUN/analysis/calibration.json and in
+    the report.
     `dynavit calibrate judge RUN` judges the stored thresholds again, `dynavit calibrate show RUN` prints what is stored.
     In Python: `dynavit.runs.calibrate.calibrate_run(run, Goal(gmacs=...))`.
 

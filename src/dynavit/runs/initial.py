@@ -23,12 +23,11 @@ from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..models.sound_weights import check_sound
 from ..norms import Norm
-from .model_files import load, read_state
-from .subject import Subject
+from .foreign import TIMM
+from .model_files import load_with_source, read_state
 
 State = dict[str, Tensor]
 
-TIMM = "timm:"
 KINDS = "a run directory, a .safetensors or .pth file, or timm:NAME"
 MOST_PREFIX_TOKENS = 8  # class, distillation and register tokens that may have positions in front of the patches'
 SHOWN = 4  # names in an error
@@ -106,8 +105,8 @@ def read_source(source: str) -> Source:
         return Source(source, model.state_dict(), model)
     path = Path(source)
     if path.is_dir():
-        model = load(path)
-        averaged = Subject.of(path).source()["weights"] == "ema"
+        model, about = load_with_source(path)
+        averaged = about["weights"] == "ema"
         return Source(f"{source} (averaged weights)" if averaged else source, model.state_dict(), model)
     if not path.exists():
         raise ValueError(f"{source}: no such file or directory; initial weights come from {KINDS}")
