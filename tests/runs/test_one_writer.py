@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -114,6 +114,20 @@ def test_a_comparison_is_refused_and_its_runs_do_not_lock_each_other_out(tmp_pat
         assert main([*words, "--overwrite"]) == 2
         assert "ln-seed0 is being written by" in capsys.readouterr().err
         assert (out / "comparison.json").is_file() and (out / "ln-seed0" / "config.yaml").is_file()
+
+
+def test_a_comparison_waits_for_what_a_killed_one_still_writes(tmp_path, monkeypatch):
+    from dynavit.runs import compare
+
+    monkeypatch.setattr(compare.time, "sleep", lambda seconds: writer.close())
+    with ExitStack() as writer:
+        (tmp_path / "run").mkdir()
+        writer.enter_context(another_writer(tmp_path / "run"))
+        assert compare._train_one("run", TrainConfig(**SMALL), tmp_path / "run", lambda *news: None) is None
+    monkeypatch.setattr(compare, "LAST_CHECKPOINT", -1.0)
+    with another_writer(tmp_path / "run"):
+        problem = compare._train_one("run", TrainConfig(**SMALL), tmp_path / "run", lambda *news: None)
+    assert "is being written by process" in problem
 
 
 def test_training_holds_the_lock_to_its_end_also_after_overwriting(copy):
