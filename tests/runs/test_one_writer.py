@@ -1,5 +1,6 @@
 """A directory that another process writes to: nothing is mixed up, and everybody is told who it is."""
 
+import json
 import os
 import shutil
 from contextlib import ExitStack, contextmanager
@@ -89,6 +90,20 @@ def test_an_evaluation_beside_a_training_is_told_and_not_stored(copy, capsys):
     told, problem = capsys.readouterr()
     assert "val of digits, 144 images" in told and "top-1" in told
     assert f"the results are not stored: {copy} is being written by process {writer}" in problem
+
+
+def test_an_evaluation_of_a_read_only_run_is_told_and_not_stored(copy, capsys, monkeypatch):
+    def read_only(lock, directory):
+        raise OSError(30, "Read-only file system", str(lock))
+
+    monkeypatch.setattr("dynavit.common.lock._taken", read_only)
+    before = content(copy)
+    assert main(["eval", str(copy), "--split", "val", "--json"]) == 1
+    told, problem = capsys.readouterr()
+    found = json.loads(told)
+    assert found["samples"] == 144 and found["file"] is None and "Read-only file system" in found["not_stored"]
+    assert f"dynavit: {copy}: the results are not stored ([Errno 30] Read-only file system" in problem
+    assert content(copy) == before
 
 
 def test_a_page_beside_a_training_goes_elsewhere(copy, tmp_path, capsys):

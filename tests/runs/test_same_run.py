@@ -181,6 +181,21 @@ def test_a_start_that_fails_leaves_nothing_that_blocks_the_next(tmp_path, monkey
     assert train_run(CONFIG, tmp_path / "run").steps == STEPS
 
 
+def test_a_start_that_fails_keeps_results_that_were_there(run, monkeypatch):
+    """Somebody deleted checkpoints to save space, and resumes by mistake."""
+    import dynavit.runs.train
+
+    shutil.rmtree(run / "checkpoints")
+    (run / "metrics.jsonl").write_text("")
+    (run / "eval").mkdir()
+    (run / "eval" / "test.json").write_text("{}")
+    before = sorted(run.rglob("*"))
+    monkeypatch.setattr(dynavit.runs.train, "train", None)
+    with pytest.raises(TypeError):
+        train_run(CONFIG, run, resume=True)
+    assert sorted(run.rglob("*")) == before
+
+
 def test_a_missing_extra_is_told_before_an_old_run_is_overwritten(run, monkeypatch, capsys):
     import sys
 
