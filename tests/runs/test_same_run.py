@@ -160,7 +160,7 @@ def test_a_log_with_damaged_lines_is_shown_without_them(run):
     log = run / "metrics.jsonl"
     first, *rest = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(first[:9] + first + b"[1]\n" + b"".join(rest) + b'{"kind": "tra')
-    assert "2 lines of metrics.jsonl are damaged and left out: number 1, 2" in write_report(run).read_text()
+    assert "damaged lines of metrics.jsonl are left out, 2 in all: number 1, 2" in write_report(run).read_text()
     assert len((run / "metrics.csv").read_text().splitlines()) == 1 + len(rest)
 
 

@@ -169,4 +169,4 @@ def test_damaged_lines_are_numbered_and_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"kind": "eval"}\nnonsense\n{"kind": "train"}\n{"ki')
     *lines, note = read_directory(tmp_path).log
     assert [line["kind"] for line in lines] == ["eval", "train"]
-    assert note == {"kind": "note", "text": "1 lines of metrics.jsonl are damaged and left out: number 2"}
+    assert note == {"kind": "note", "text": "damaged lines of metrics.jsonl are left out, 1 in all: number 2"}
