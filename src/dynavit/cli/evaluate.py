@@ -76,5 +76,5 @@ def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:
     )
     for title, header, rows in TASKS[result["task"]].tables(result):
         print_table(title, header, rows)
-    if result.get("file") is not None:
+    if result.get("file") is not None:  # of several processes the first one writes
         print(f"written to {result['file']}")

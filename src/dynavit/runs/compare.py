@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ..common.files import write_json
 from ..common.fits import Range, Seed
+from ..common.lock import BusyError
 from ..common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
 from .directory import ComparisonDirectory
 
 if TYPE_CHECKING:
     from ..common.data import Data
+    from ..engine.progress import Progress
+
+LAST_CHECKPOINT = 20.0  # seconds that a process which was told to stop may take for it
 
 
 @dataclass
@@ -255,7 +260,6 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
     """Train, or go on; the reason if it failed."""
     from ..common.metric import Metric
     from ..engine.progress import Progress
-    from .train import train_run
 
     loss = Metric("loss", "loss", better="smaller", digits=3)
 
@@ -271,11 +275,26 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
             report(name, record["step"], self.total, f"{metric.label} {metric.text(record.get(metric.name))}")
 
     try:
-        train_run(config, out, resume=True, progress=Report())
+        _train_when_free(config, out, Report())
     except Exception as error:  # whatever it is, the other runs go on
         kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
         return kind + " ".join(str(error).split())
     return None
+
+
+def _train_when_free(config: TrainConfig, out: Path, progress: "Progress") -> None:
+    """Workers of a comparison that was killed a moment ago may still be writing their last checkpoints."""
+    from .train import train_run
+
+    patience = time.monotonic() + LAST_CHECKPOINT
+    while True:
+        try:
+            train_run(config, out, resume=True, progress=progress)
+            return
+        except BusyError:
+            if time.monotonic() > patience:
+                raise
+        time.sleep(1)
 
 
 def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
