@@ -107,7 +107,7 @@ def train(
     def validate(weights: str, interrupt: Interrupt) -> None:
         assert val is not None
         stopped = lambda: interrupt.signal is not None  # noqa: E731
-        results = compiled.attempt(evaluate, task, val, processes, note, leave=stopped)
+        results = compiled.attempt(evaluate, task, val, processes, note, leave=stopped, at=progress.evaluating)
         record("eval", split="val", weights=weights, **results, time={"seconds": trainer.clock.seconds()})
         if weights == ("model" if trainer.ema is None else "ema"):
             trainer.keep_best(results, weights)
@@ -162,7 +162,7 @@ def train(
                 compiled.attempt(trainer.gradients, batches)
                 trainer.update(batches, compiled)
                 done, epoch_ends = trainer.step, trainer.step % train.steps == 0
-                progress.step(done)
+                progress.step(done, trainer.means["loss"])
                 broken += (message for batch in batches for message in batch.broken)
 
                 # ---- What is known after this step
