@@ -221,7 +221,7 @@ class UnifiedNorm(SmoothedNorm):
 
     def scalars(self) -> dict[str, float]:
         """For logs, also the number of outliers so far."""
-        return super().scalars() | {"outliers": float(self.skip_counter)}
+        return {"outliers": float(self.skip_counter)} | super().scalars()
 
     def extra_repr(self) -> str:
         own = f", window={self.window}, warmup={self.warmup}, alpha={self.alpha:g}, filtration={self.filtration}"
