@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..common.plugins import load_plugin, loaded_plugins
+from ..common.with_parent import end_with_parent
 from .sampling import Part, uniform
 
 
@@ -162,6 +163,7 @@ def _start_workers(reader: Reader, requests: _Requests, workers: int, pin_memory
         sampler=requests,
         num_workers=workers,
         collate_fn=_unchanged,
+        worker_init_fn=end_with_parent,
         persistent_workers=True,
         multiprocessing_context=context,
         pin_memory=pin_memory,
