@@ -6,6 +6,7 @@ from typing import Any
 
 from ..runs.keep import NotStoredError
 from ..runs.subject import Subject, Which
+from .next_steps import Step, tell_next
 from .parse import positional
 from .show import print_table
 
@@ -19,6 +20,7 @@ def evaluate(
     model: str | None = None,
     trust_pt2: bool = False,
     json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Evaluate a trained model: accuracy, per class, calibration, images per second.
 
@@ -32,18 +34,25 @@ def evaluate(
         batch_size: images at a time.
         model: for a file of weights: the model they belong to.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
-        json: print all results as JSON.
+        json: print all results as JSON, and nothing else.
+        quiet: show no summary, progress or next steps.
     """
     from ..engine.progress import choose_progress
     from ..runs.evaluate import evaluate_run
     from ..runs.foreign import asked_of
 
     subject = asked_of(run, which, model=model, trust_pt2=trust_pt2)
-    result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet=json))
+    result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet or json))
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
     else:
         _print(run, subject, result)
+        steps: list[Step] = [
+            (["robust", run], "errors on corrupted images"),
+            (["analyze", run], "figures of its inside"),
+            (["report", run], "the page with these results"),
+        ]
+        tell_next(*steps, quiet=quiet or not subject.keeps_results)
     if "not_stored" in result:
         raise NotStoredError(result["not_stored"])
 

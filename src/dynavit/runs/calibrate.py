@@ -25,6 +25,7 @@ from ..models.cascade.calibration import Array, Point, ThresholdCurve, released_
 from ..models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .directory import RunDirectory
 from .opened import Opened
+from .overview import overview_of_opened
 from .subject import Subject, WhichOptions
 
 RELEASED_GRID = range(1, 60)  # p of the release; p = 20 lets equally many images leave at each exit
@@ -100,6 +101,7 @@ def _calibrate(
 ) -> dict[str, Any]:
     exits = Exits.open(subject, (split, judge), progress)
     split, judge = exits.splits
+    progress.overview(lambda: overview_of_opened(exits.opened, split, judge, writes=subject.directory.policy_file))
     seen = exits.look_at(split, confidence)
     progress.note("measuring the exits")
     gmacs, milliseconds = exits.costs(seen.images, batch_size)
@@ -148,6 +150,7 @@ def judge_run(
         policy = read_policy(subject.run)
         exits = Exits.open(subject, (judge,), progress)
         (judge,) = exits.splits
+        progress.overview(lambda: overview_of_opened(exits.opened, judge, writes=subject.directory.calibration_file))
         policy.check_fits(len(exits.cascade.exits))
         seen = exits.look_at(judge, policy.confidence_kind)
         progress.note("measuring the exits")

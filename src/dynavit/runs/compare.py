@@ -103,6 +103,8 @@ def run_config(config: CompareConfig, setting: Setting, seed: int) -> TrainConfi
 class Watcher:
     """The events of a comparison. This one shows nothing; see `cli.compare` for one that does."""
 
+    def overview(self, facts: Callable[[], Mapping[str, str]]) -> None: ...
+
     def begin(self, runs: Sequence[str]) -> None: ...
 
     def progress(self, run: str, done: int, total: int, text: str) -> None: ...
@@ -122,7 +124,7 @@ def compare(
     others; it is named in comparison.json and in the report.
     """
     from ..norms.factory import norm_class_of
-    from .assemble import open_training_data, task_of_run
+    from .assemble import model_call, open_training_data, task_of_run
 
     watch, directory = watch or Watcher(), ComparisonDirectory(out)
     settings = settings_of(config)
@@ -130,6 +132,8 @@ def compare(
         norm_class_of(norm)  # a name that does not exist is found before hours of training, and so are missing data
     data = open_training_data(config)
     task_of_run(config, data)
+    if "model" not in config.vary:
+        model_call(config, data)
     planned = {setting.run_name(seed): run_config(config, setting, seed) for seed in config.seeds for setting in settings}
     with directory.alone(make=True):
         _prepare(directory, overwrite)
@@ -161,12 +165,27 @@ def _compare(
         "failures": {},
     }
     write_json(directory.comparison_file, summary)
+    watch.overview(lambda: _overview(config, settings, data, directory.path))
     watch.begin(list(planned))
     summary["failures"] = _train_all(planned, directory, config.processes, watch)
     watch.note("measuring the cost of a step")
     summary |= _measure(config, settings, data)
     write_json(directory.comparison_file, summary)
     return write_report(directory.path)
+
+
+def _overview(config: CompareConfig, settings: Sequence[Setting], data: "Data", out: Path) -> dict[str, str]:
+    """That of the first run, and how many there are."""
+    from ..engine.processes import Processes
+    from .assemble import build_model, decided
+    from .overview import overview_of_training
+
+    first = decided(run_config(config, settings[0], config.seeds[0]), data)
+    facts = overview_of_training(first, data, build_model(first, data)[0], Processes(first.engine), out)
+    several = f", {config.processes} at a time" if config.processes > 1 else ""
+    facts["norm"] = ", ".join(config.norms)
+    seeds = ", ".join(map(str, config.seeds))
+    return {"runs": f"{len(settings)} settings under the seeds {seeds}{several}", **facts}
 
 
 def settings_of_baseline(config: CompareConfig, settings: Sequence[Setting]) -> Setting:

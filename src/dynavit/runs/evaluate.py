@@ -10,6 +10,7 @@ from ..engine.progress import Progress
 from .foreign import asked_of
 from .keep import keeping
 from .opened import Opened
+from .overview import overview_of_opened
 from .subject import Subject, WhichOptions
 
 EVAL_BATCH = 256
@@ -63,6 +64,9 @@ def evaluate_run(
 
 def _evaluated(opened: Opened, split: str, classes: list[str], batch_size: int, progress: Progress) -> dict[str, Any]:
     loader = opened.loader(split, batch_size)
+    kept = opened.subject.keeps_results
+    file = opened.subject.directory.evaluation_file(_name(opened, split)) if kept else None
+    progress.overview(lambda: overview_of_opened(opened, split, writes=file))
     evaluator = opened.task.evaluator()
     pace = Pace()
     results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator, pace)

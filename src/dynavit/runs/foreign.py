@@ -74,6 +74,8 @@ class Foreign(Subject):
         return TrainConfig()
 
     def open(self, data: "Data | None" = None, loading: "DataConfig | None" = None) -> "Opened":
+        if self.data is None and self.data_dir is not None:
+            self.data = "auto"
         if data is None and self.opened_data is None and self.data is None:
             raise ValueError(f"{self.run} is {self.kind}, which has no data set; say --data folder --data-dir PHOTOS")
         return super().open(data, loading)
