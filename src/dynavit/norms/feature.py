@@ -27,6 +27,7 @@ from .statistics.outlier_guard import guard
 from .statistics.projected_map import projected_map
 from .statistics.ranges import Extrema, batch_range, image_ranges, normal_range
 from .statistics.smoothed import SmoothedNorm, is_recomputation
+from .transforms import need_own_backward
 
 WINDOW = 8
 # Assumed length of a run whose loop never calls `set_progress`.
@@ -84,8 +85,8 @@ class FeatureNorm(SmoothedNorm):
             raise ValueError(f"{name}: alpha is the weight of the old value, at least 0 and below 1; got {alpha}")
         if not 0 <= warmup <= 1:
             raise ValueError(f"{name}: warmup is a share of the training run, between 0 and 1; got {warmup}")
-        if r_max < 1 or d_max < 0 or tau <= 0:
-            raise ValueError(f"{name}: r_max >= 1, d_max >= 0 and tau > 0 are limits; got {r_max}, {d_max} and {tau}")
+        if not (1 <= r_max < math.inf and 0 <= d_max < math.inf and tau > 0):
+            raise ValueError(f"{name}: r_max >= 1, d_max >= 0 and tau > 0 are finite limits; got {r_max}, {d_max} and {tau}")
         self.experts, self.extrema, self.quantile = experts, extrema, quantile
         self.alpha, self.warmup, self.r_max, self.d_max, self.tau, self.eta_init = alpha, warmup, r_max, d_max, tau, eta
         self.told_progress = False
@@ -117,6 +118,7 @@ class FeatureNorm(SmoothedNorm):
         return x * scale.to(x.dtype) + shift.to(x.dtype)
 
     def _train(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        need_own_backward(f"{type(self).__name__} in training")
         with torch.no_grad():
             statistics, weight = self.batch_statistics(x, mask)
             batch = self.measure(statistics, weight)

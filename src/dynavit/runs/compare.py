@@ -5,19 +5,25 @@ import itertools
 import os
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..common.files import write_json
+from ..common.fits import Range, Seed
+from ..common.lock import BusyError
 from ..common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
 from .directory import ComparisonDirectory
 
 if TYPE_CHECKING:
     from ..common.data import Data
+    from ..engine.progress import Progress
+
+LAST_CHECKPOINT = 20.0  # seconds that a process which was told to stop may take for it
 
 
 @dataclass
@@ -34,11 +40,11 @@ class CompareConfig(TrainConfig):
     """
 
     norms: list[str] | str = field(default_factory=lambda: ["ln", "dtn"])
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    vary: dict[str, list[Any]] = field(default_factory=dict)
+    seeds: list[Seed] = field(default_factory=lambda: [0, 1, 2])
+    vary: dict[str, Any] = field(default_factory=dict)
     baseline: str | None = None
     title: str = "Comparison of normalisers"
-    processes: int = 1
+    processes: Annotated[int, Range(least=1, most=1024)] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,8 +58,6 @@ class CompareConfig(TrainConfig):
             self.baseline = self.norms[0]
         if self.baseline not in self.norms:
             raise nearest_match_error("baseline", self.baseline, self.norms)
-        if self.processes < 1:
-            raise ValueError(f"processes is at least 1, got {self.processes}")
 
 
 @dataclass(frozen=True)
@@ -256,7 +260,6 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
     """Train, or go on; the reason if it failed."""
     from ..common.metric import Metric
     from ..engine.progress import Progress
-    from .train import train_run
 
     loss = Metric("loss", "loss", better="smaller", digits=3)
 
@@ -272,11 +275,26 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
             report(name, record["step"], self.total, f"{metric.label} {metric.text(record.get(metric.name))}")
 
     try:
-        train_run(config, out, resume=True, progress=Report())
+        _train_when_free(config, out, Report())
     except Exception as error:  # whatever it is, the other runs go on
         kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
         return kind + " ".join(str(error).split())
     return None
+
+
+def _train_when_free(config: TrainConfig, out: Path, progress: "Progress") -> None:
+    """Workers of a comparison that was killed a moment ago may still be writing their last checkpoints."""
+    from .train import train_run
+
+    patience = time.monotonic() + LAST_CHECKPOINT
+    while True:
+        try:
+            train_run(config, out, resume=True, progress=progress)
+            return
+        except BusyError:
+            if time.monotonic() > patience:
+                raise
+        time.sleep(1)
 
 
 def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:

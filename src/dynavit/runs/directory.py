@@ -8,16 +8,16 @@ Training, evaluation and reports talk through these files alone. This module imp
 and the analysis may read and write through it too.
 """
 
-import json
 import os
 import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from ..common.files import with_nulls, write_json, write_text
+from ..common.files import read_json, with_nulls, write_json, write_text
+from ..common.fits import Count
 from ..common.lock import LOCK, only_writer
 from ..common.owned import LEFT_OVER, foreign_files, in_words, names, remove_ours
 
@@ -33,6 +33,21 @@ KINDS = (
     *("positions", "directions", "attention_maps", "exits"),
 )
 ROBUSTNESS = ("corruptions", "imagenet_c", "imagenet_r", "imagenet_a")
+
+
+class Best(TypedDict):
+    """The best validation of a training."""
+
+    value: float
+    step: Count
+    weights: WeightsName
+
+
+class Finished(TypedDict):
+    """finished.json"""
+
+    steps: Count
+    best: Best | None
 
 
 class AnyDirectory:
@@ -177,8 +192,8 @@ class RunDirectory(AnyDirectory):
     def forget_start(self) -> None:
         """Delete the files that a training begins with, if it failed before there was anything to tell or to go on from."""
         begun = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
-        if not begun and not self.checkpoints.exists() and self.finished() is None:
-            remove_ours(self.path, RUN_NAMES)
+        if not begun and not foreign_files(self.path, START_NAMES):
+            remove_ours(self.path, START_NAMES)
 
     def evaluation_file(self, name: str) -> Path:
         return self.evaluations / f"{name}.json"
@@ -209,7 +224,7 @@ class RunDirectory(AnyDirectory):
 
         try:
             config = yaml.safe_load(self.config_file.read_text())
-        except (yaml.YAMLError, ValueError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{self.config_file} is damaged, bring it back as it was: {reason}") from error
         if not isinstance(config, dict):
@@ -231,7 +246,7 @@ class RunDirectory(AnyDirectory):
         for split in ("test", "val"):
             file = self.evaluation_file(split)
             if file.is_file():
-                return json.loads(file.read_text())
+                return read_json(file)
         return None
 
     def mark_finished(self, facts: dict[str, Any]) -> None:
@@ -239,7 +254,7 @@ class RunDirectory(AnyDirectory):
 
     def finished(self) -> dict[str, Any] | None:
         """The facts that `mark_finished` wrote; None if the training has not come to its end."""
-        return json.loads(self.finished_file.read_text()) if self.finished_file.is_file() else None
+        return read_json(self.finished_file, Finished) if self.finished_file.is_file() else None
 
     # ---- Overwriting
 
@@ -262,6 +277,8 @@ _ANALYSIS = (
     rf"analysis/(?:{'|'.join(KINDS)})-\d+\.(?:svg|png)",
     rf"analysis/{LEFT_OVER}",
 )
+_TENSORBOARD = (r"tensorboard/", r"tensorboard/events\.out\.tfevents\.[^/]+")
+START_NAMES = names(r"config\.yaml|(?:env|model)\.json|metrics\.jsonl", *_TENSORBOARD)  # those that a training begins with
 RUN_NAMES = names(
     *_ANALYSIS,
     r"config\.yaml|(?:env|model|finished|policy)\.json|metrics\.(?:jsonl|csv)|report\.html",
@@ -274,8 +291,7 @@ RUN_NAMES = names(
     rf"eval/robust/(?:(?:{'|'.join(ROBUSTNESS)})\.json|{LEFT_OVER})",
     r"eval/robust/[^/]+-[0-9a-f]{10}/",
     rf"eval/robust/[^/]+-[0-9a-f]{{10}}/(?:[a-z_]+-\d\.json|{LEFT_OVER})",
-    r"tensorboard/",
-    r"tensorboard/events\.out\.tfevents\.[^/]+",
+    *_TENSORBOARD,
 )
 _OF_RUN = rf"[^/]+-seed-?\d+/(?:{RUN_NAMES.pattern})?"
 COMPARISON_NAMES = names(*_ANALYSIS, r"comparison\.json|report\.html", _OF_RUN)
