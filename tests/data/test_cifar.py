@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import socket
 import struct
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from dynavit.common.torchvision_shim import ensure_torchvision
-from dynavit.data import cifar
+from dynavit.data import cifar, downloads
 from dynavit.data.cifar_versions import unpickle
 from dynavit.data.config import DataConfig
 from dynavit.data.open import open_data
@@ -180,6 +181,7 @@ def test_downloads_go_through_torchvision_and_only_when_asked(name, write, tmp_p
         fetched.append(download)
 
     monkeypatch.setattr(datasets, name.upper(), fetch)
+    monkeypatch.setattr(downloads, "require_network", lambda address, what: None)
     with pytest.raises(FileNotFoundError):
         open_data(name, tmp_path)
     assert fetched == []
@@ -187,6 +189,29 @@ def test_downloads_go_through_torchvision_and_only_when_asked(name, write, tmp_p
     assert fetched == [True]
     open_data(name, tmp_path, DataConfig(download=True))  # now it is there
     assert fetched == [True]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for config in (DataConfig(download=True), DataConfig()):  # without --data-dir in a cache, where it is found again
+        assert open_data(name, None, config).name == name
+    assert fetched == [True, True] and (tmp_path / "cache" / "dynavit" / "data" / name).is_dir()
+
+
+def test_downloads_that_fail_say_why(tmp_path, monkeypatch):
+    ensure_torchvision()
+    from torchvision import datasets
+
+    def broken(root, download):
+        raise RuntimeError("File not found or\ncorrupted.")
+
+    monkeypatch.setattr(datasets, "CIFAR10", broken)
+    with socket.socket() as taken:  # nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(ValueError, match=r"cifar10 cannot be fetched: .* nothing answers at www.cs.toronto.edu"):
+            open_data("cifar10", tmp_path / "new", DataConfig(download=True))
+    assert not (tmp_path / "new").exists()
+    monkeypatch.setattr(downloads, "require_network", lambda address, what: None)
+    with pytest.raises(ValueError, match=r"could not be fetched into \S+new \(File not found or corrupted.\); try again"):
+        open_data("cifar10", tmp_path / "new", DataConfig(download=True))
 
 
 def test_a_wrong_label_is_found(binary, monkeypatch):

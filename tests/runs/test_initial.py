@@ -1,5 +1,7 @@
 """Weights from elsewhere: the model computes what the source computed, or the error says why it cannot."""
 
+import socket
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +10,7 @@ from torch import nn
 
 import dynavit
 from dynavit.engine.checkpoint import Checkpoints, Snapshot
+from dynavit.runs import initial
 from dynavit.runs.initial import initial_weights
 from dynavit.runs.model_files import ModelCard
 from models.released.states import shapes
@@ -157,6 +160,11 @@ def test_timm_without_a_network(monkeypatch):
         raise ConnectionError("no route to the hub\nand many more lines")
 
     monkeypatch.setattr(timm, "create_model", fail)
+    with socket.socket() as taken:  # nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        refused(build(), "timm:vit_tiny_patch16_224", r"weights of timm:vit_tiny_\w+ cannot be fetched: no network")
+    monkeypatch.setattr(initial, "require_network", lambda address, what: None)
     message = refused(build(), "timm:vit_tiny_patch16_224", r"could not be downloaded \(ConnectionError: no route to the hub\)")
     assert "network" in message
     refused(build(), "timm:vit_tinny_patch16_224", "nearest are .*vit_tiny_patch16_224")

@@ -7,15 +7,18 @@ and the labels are checked, and a changed pixel would not be noticed.
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..common.torchvision_shim import ensure_torchvision
 from .cifar_versions import IMAGES, MD5, VERSIONS, Version
 from .config import DataConfig
 from .configured import configured
 from .dataset import DataSet, MemorySplit
+from .downloads import fetch, kept_in
+
+ADDRESS = "https://www.cs.toronto.edu"  # where torchvision fetches it
 
 
 def open_cifar10(data_dir: Path | None, config: DataConfig) -> DataSet:
@@ -39,14 +42,10 @@ def _open(
     data_dir: Path | None,
     config: DataConfig,
 ) -> DataSet:
-    if data_dir is None:
-        raise ValueError(f"{name} is not part of the package: say where it is with --data-dir")
+    data_dir = kept_in(name, data_dir, config)
     found = find_cifar(name, data_dir)
     if found is None and config.download:
-        ensure_torchvision()
-        from torchvision import datasets
-
-        getattr(datasets, torchvision_name)(data_dir, download=True)
+        fetch(name, ADDRESS, data_dir, lambda place: _torchvision(torchvision_name)(place, download=True))
         found = find_cifar(name, data_dir)
     if found is None:
         raise FileNotFoundError(f"{name}: {_what_is_missing(name, data_dir)}; give the folder that holds it, or --download")
@@ -57,6 +56,12 @@ def _open(
     train = _split([folder / file for file in version.train], version)
     test = _split([folder / version.test], version)
     return configured(DataSet(name, {"train": train, "test": test}, names, train.size, mean, std), config)
+
+
+def _torchvision(name: str) -> Any:
+    from torchvision import datasets
+
+    return getattr(datasets, name)
 
 
 def find_cifar(name: str, data_dir: Path) -> tuple[Version, Path] | None:

@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..common.torchvision_shim import ensure_torchvision
 from .config import DataConfig
 from .configured import configured
 from .dataset import DataSet, MemorySplit
+from .downloads import fetch, kept_in
 from .idx import read_idx
+
+ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # where torchvision fetches it
 
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 SHA256 = {  # of the plain contents
@@ -25,17 +27,19 @@ def open_fashion_mnist(data_dir: Path | None, config: DataConfig) -> DataSet:
 
     From the four official files, plain or .gz, in `data_dir` or where torchvision puts them below it.
     """
-    if data_dir is None:
-        raise ValueError("fashion_mnist is not part of the package: say where it is with --data-dir")
+    data_dir = kept_in("fashion_mnist", data_dir, config)
     folders = [data_dir, data_dir / "FashionMNIST" / "raw"]
     if config.download and not all(_find(name, folders) for name in SHA256):
-        ensure_torchvision()
-        from torchvision.datasets import FashionMNIST
-
-        FashionMNIST(data_dir, download=True)
+        fetch("fashion_mnist", ADDRESS, data_dir, _download)
     train, test = (_split(prefix, folders) for prefix in ("train", "t10k"))
     splits = {"train": train, "test": test}
     return configured(DataSet("fashion_mnist", splits, CLASSES, train.size, (0.2860,), (0.3530,)), config)
+
+
+def _download(place: Path) -> None:
+    from torchvision.datasets import FashionMNIST
+
+    FashionMNIST(place, download=True)
 
 
 def _split(prefix: str, folders: list[Path]) -> MemorySplit:

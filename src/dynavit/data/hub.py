@@ -1,7 +1,6 @@
 """Data sets of Hugging Face's `datasets` (extra `data`)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from ..common.network import offline_hub
 from .config import DataConfig
 from .dataset import DataSet, MapSplit
 from .folder import photo_data_set
@@ -25,7 +25,7 @@ def open_hub(name: str, data_dir: Path | None, config: DataConfig) -> DataSet:
         datasets: Any = import_module("datasets")
     except ImportError as error:
         raise ValueError(f"data hfds/{name} needs the package datasets: pip install 'dynavit[data]'") from error
-    with _offline(not config.download):
+    with nullcontext() if config.download else offline_hub("datasets.config"):
         try:
             kept = datasets.load_dataset(name, cache_dir=None if data_dir is None else str(data_dir))
         except OSError as error:
@@ -68,17 +68,3 @@ class _HubImages:
         if image["bytes"]:
             return read_image(BytesIO(image["bytes"]), f"{number} of {self.name}")
         return read_image(image["path"])
-
-
-@contextmanager
-def _offline(wanted: bool) -> Iterator[None]:
-    """The libraries read this setting from the environment while they are imported, so it is set where they keep it."""
-    places: list[Any] = [import_module("datasets.config"), import_module("huggingface_hub.constants")]
-    before = [place.HF_HUB_OFFLINE for place in places]
-    for place in places:
-        place.HF_HUB_OFFLINE = place.HF_HUB_OFFLINE or wanted
-    try:
-        yield
-    finally:
-        for place, value in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = value

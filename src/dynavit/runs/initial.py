@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..common.network import hub_address, offline_hub, require_network
 from ..common.newer_state import newer_names
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
@@ -131,6 +132,11 @@ def _pretrained(name: str) -> nn.Module:
         close = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
         raise ValueError(f"timm has no model {name!r}; the nearest are {', '.join(close) or 'none'}")
     try:
+        with offline_hub():  # what was fetched before is there, and nobody is asked
+            return timm.create_model(name, pretrained=True)
+    except Exception:
+        require_network(_address(name), f"the weights of {TIMM}{name}")
+    try:
         return timm.create_model(name, pretrained=True)
     except Exception as error:  # timm, its hub and the network raise all kinds
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -138,6 +144,14 @@ def _pretrained(name: str) -> nn.Module:
             f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and "
             "keeps them in its cache"
         ) from error
+
+
+def _address(name: str) -> str:
+    """Where timm fetches the weights of a model."""
+    import timm
+
+    known = None if ":" in name else timm.get_pretrained_cfg(name)
+    return str(known.url) if known is not None and known.url and not known.hf_hub_id else hub_address()
 
 
 def _spread_over_exits(cascade: Cascade, own: State, given: Source) -> Source:
