@@ -30,6 +30,8 @@ static inline double *band_row(const Band *band, int i) {
     return band->p + (size_t)i * band->width;
 }
 
+static inline long band_size(const Band *band) { return (long)band->n * band->width; }
+
 /* exp(score - highest) by offset d = -reach..reach, so that rows need no exponentials of their own.
    Only for scores that lie close enough together that none underflows. */
 typedef struct {
@@ -119,13 +121,18 @@ static int band_same(const Band *band, int i, int j) {
            !memcmp(band_row(band, i), band_row(band, j), band->count[i] * sizeof(double));
 }
 
-/* The run around the middle row, cut to whole blocks of `rows` rows; empty if to <= from. */
-static Run band_run(const Band *band, int rows) {
-    int middle = band->n / 2, from = middle, to = middle + 1;
+/* The run around the middle row, cut to whole blocks, of which block q begins at row[q]; empty if
+   to <= from. */
+static Run band_run(const Band *band, const int *row, int blocks) {
+    int middle = band->n / 2, from = middle, to = middle + 1, first = 0, last = blocks;
     while (from > 0 && band_same(band, from - 1, middle)) from--;
     while (to < band->n && band_same(band, to, middle)) to++;
-    return (Run){(from + rows - 1) / rows * rows, to / rows * rows};
+    while (first < blocks && row[first] < from) first++;
+    while (last > 0 && row[last] > to) last--;
+    return (Run){row[first], row[last]};
 }
+
+static inline int in_run(Run run, int i) { return i >= run.from && i < run.to; }
 
 /* The next row with an entry of its own in a gradient of P: the first row of a run stands for all
    of them. */

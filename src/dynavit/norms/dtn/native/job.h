@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "panel.h"
+#include "axis.h"
 
 /* The input of a call, written by kernel.py, which lists the same fields in the same order. Arrays
    are contiguous and row-major. */
