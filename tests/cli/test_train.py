@@ -10,7 +10,17 @@ import yaml
 
 from cli.tiny import STEPS, TINY
 
-FILES = ["checkpoints", "config.yaml", "env.json", "eval", "finished.json", "metrics.csv", "metrics.jsonl", "model.json"]
+FILES = [
+    "checkpoints",
+    "config.yaml",
+    "env.json",
+    "eval",
+    "finished.json",
+    "metrics.csv",
+    "metrics.jsonl",
+    "model.json",
+    "report.html",
+]
 
 
 @pytest.fixture
@@ -38,7 +48,8 @@ def test_a_run_leaves_its_files_and_tells_what_it_reached(run, tmp_path):
     assert code == 0
     assert names(out) == FILES
     result = json.loads((out / "eval" / "test.json").read_text())
-    assert told == (f"{out}: {STEPS} steps\n  test: top-1 {result['top1']:.2%}, top-5 {result['top5']:.2%} of 360 images\n")
+    reached = f"  test: top-1 {result['top1']:.2%}, top-5 {result['top5']:.2%} of 360 images\n"
+    assert told == f"{out}: {STEPS} steps\n{reached}report: {out / 'report.html'}\n"
     assert "validation: 144 of 1437 training images" in progress
     assert f"step {STEPS}/{STEPS}" in progress
     config = yaml.safe_load((out / "config.yaml").read_text())
@@ -154,10 +165,10 @@ def test_a_run_starts_from_another(run, trained, tmp_path):
         (["--norm", "dnt"], "unknown norm 'dnt'. Did you mean 'dyt' or 'dtn'"),
         (["--model_options.heads", "7"], "64 channels cannot be split into 7 heads"),
         (["--model_options.dept", "7"], "Did you mean 'depth'?"),
-        (["--epochs", "0"], "epochs is greater than 0, got 0.0"),
-        (["--batch_size", "-1"], "batch_size is greater than 0, got -1"),
+        (["--epochs", "0"], "epochs=0.0: a number greater than 0"),
+        (["--batch_size", "-1"], "batch_size=-1: a whole number at least 1"),
         (["--augment.recipe", "deit"], "augment.recipe=deit is for image files"),
-        (["--augment.padding", "2"], "augment.padding=2.0: a fraction of the side"),
+        (["--augment.padding", "2"], "augment.padding=2.0: a number at least 0 and at most 1"),
         (["--loading.val_fraction", "1.5"], "val_fraction=1.5"),
         (["--optim.clipp", "2"], "unknown option 'optim.clipp'. Did you mean 'optim.clip'"),
         (["--config", "digts"], "unknown recipe or file 'digts'. Did you mean 'digits'"),

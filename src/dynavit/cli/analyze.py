@@ -4,7 +4,9 @@ import shlex
 import sys
 from pathlib import Path
 
+from ..common.fits import AtLeastOne, Count
 from ..runs.subject import Which
+from .next_steps import tell_next
 from .parse import positional
 
 
@@ -13,11 +15,12 @@ def analyze(
     runs: list[Path],
     which: Which,
     split: str | None = None,
-    images: int = 128,
-    shown: int = 2,
+    images: AtLeastOne = 128,
+    shown: Count = 2,
     layers: list[str] | str | None = None,
     token: list[float] | str | None = None,
     out: Path | None = None,
+    quiet: bool = False,
 ) -> None:
     """Draw what happens inside trained models: the figures of the DTN paper, several models side by side.
 
@@ -34,6 +37,7 @@ def analyze(
         layers: norms that maps are drawn of, such as blocks.0.norm1,blocks.3.norm1; the first, middle and last if not given.
         token: whose positional weights are drawn: 0.5,0.5 is the middle of the image, 0,0 its top left.
         out: directory of the page; the run, or the comparison the runs belong to, if not given.
+        quiet: show no summary, progress or next steps.
     """
     from ..engine.progress import choose_progress
     from ..runs.analyze import analyze_runs
@@ -48,12 +52,13 @@ def analyze(
         shown=shown,
         layers=[name.strip() for name in names if name.strip()],
         token=None if token is None else _place(token),
-        progress=choose_progress(),
+        progress=choose_progress(quiet),
         command=shlex.join(["dynavit", *sys.argv[1:]]),
         **vars(which),
     )
     print(f"figures and their numbers: {AnyDirectory(page.parent).analysis}")
     print(f"report: {page}")
+    tell_next((["robust", *runs], "errors on corrupted images, into the same page"), quiet=quiet)
 
 
 def _place(token: list[float] | str) -> tuple[float, float]:

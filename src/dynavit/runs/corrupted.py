@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-from ..common.files import write_json
+from ..common.files import read_json, write_json
+from ..common.fits import Count, Fraction
 from ..data.config import DataConfig
 from ..data.corruptions.exact import check_exact
 from ..data.corruptions.loader import CorruptedLoader
@@ -43,9 +45,12 @@ class Question:
     def open(self, data: DataSet | None = None) -> Opened:
         return self.subject.open(data, self.loading)
 
-    def which_weights(self) -> dict[str, Any]:
-        """The weights that are asked, with the checksum of their file."""
-        return {name: value for name, value in self.subject.source().items() if name != "run"}
+
+class StoredError(TypedDict):
+    """The error at one corruption and severity, and how many images could not be read."""
+
+    error: Fraction
+    broken: Count
 
 
 class Measured(NamedTuple):
@@ -76,10 +81,14 @@ class CorruptedRun:
             check_exact(self.opened.images.channels, *self.opened.images.image_size)
         clean = None if self.why_no_clean_images else self._clean_images()
         self.conditions: dict[str, Any] = {
-            "model": question.which_weights(),
+            "model": which_weights(self.opened),
             "images": self._corrupted_images(clean),
             "clean": clean,
         }
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Inside, errors may be written down: by this process, of several by the first, and by those that it starts."""
+        return self.question.subject.directory.alone(main=self.opened.processes.is_main)
 
     def _clean_images(self) -> dict[str, Any]:
         data = self.opened.images
@@ -124,7 +133,7 @@ class CorruptedRun:
     def known(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Measured]:
         """(corruption, severity) to what was found before. All processes go by the files that the first one sees."""
         files = [(name, severity, self._file(name, severity)) for name, severity in wanted]
-        stored = [(name, severity, json.loads(file.read_text())) for name, severity, file in files if file.is_file()]
+        stored = [(name, severity, read_json(file, StoredError)) for name, severity, file in files if file.is_file()]
         seen = [(name, severity, content["error"], content["broken"]) for name, severity, content in stored]
         first = json.loads(self.opened.processes.join([json.dumps(seen)])[0])
         return {(name, severity): Measured(error, broken) for name, severity, error, broken in first}
@@ -156,6 +165,11 @@ class CorruptedRun:
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:10]
         data = asked["images"]["data"].replace("/", "_")
         return self.question.subject.directory.robustness / f"{data}-{key}" / f"{name}-{severity}.json"
+
+
+def which_weights(opened: Opened) -> dict[str, Any]:
+    """The weights that are asked, with the checksum of their file."""
+    return {name: value for name, value in opened.source.items() if name != "run"}
 
 
 def _no_images(run: Path) -> DataSet:

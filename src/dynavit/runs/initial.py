@@ -15,21 +15,24 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..common.newer_state import newer_names
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
+from ..models.cascade import Cascade
+from ..models.cascade.from_vit import exits_from_vit, is_plain_vit, reuse_names, silence_reuse
 from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..models.sound_weights import check_sound
 from ..norms import Norm
-from .model_files import load, read_state
-from .subject import Subject
+from .foreign import TIMM
+from .model_files import load_with_source, read_state
 
 State = dict[str, Tensor]
 
-TIMM = "timm:"
 KINDS = "a run directory, a .safetensors or .pth file, or timm:NAME"
 MOST_PREFIX_TOKENS = 8  # class, distillation and register tokens that may have positions in front of the patches'
 SHOWN = 4  # names in an error
+VIT_BLOCK, EXIT_BLOCK = "blocks.0.attn", "exits.0.blocks.0.attn"
 
 # Names that only releases have, so that `import_released` knows what to do.
 _RELEASED = re.compile(
@@ -60,8 +63,8 @@ def initial_weights(model: nn.Module, source: str, *, partial: bool = False) -> 
     """Load weights into `model` in place; what was taken, what starts fresh and what was resampled, as notes for the user.
 
     The classifier starts fresh where the number of classes differs, and so do parameters and buffers of norms that the source
-    has not; positions and patch embeddings are resampled. Everything else has to fit, and all numbers have to be finite: if
-    not, ValueError, and `model` is as it was.
+    has not; positions and patch embeddings are resampled. Every exit of a cascade can start from a plain vision transformer.
+    Everything else has to fit, and all numbers have to be finite: if not, ValueError, and `model` is as it was.
 
     Args:
         source: a run directory (the last checkpoint, averaged weights if it kept any), a .safetensors file, a file of
@@ -70,6 +73,9 @@ def initial_weights(model: nn.Module, source: str, *, partial: bool = False) -> 
     """
     given = read_source(source)
     own = model.state_dict()
+    cascade = model if isinstance(model, Cascade) and is_plain_vit(given.weights) else None
+    if cascade is not None:
+        given = _spread_over_exits(cascade, own, given)
     if not own.keys() & given.weights.keys():
         raise ValueError(
             f"{source} has nothing in common with the model: its names are {_some(given.weights)}, the model's {_some(own)}"
@@ -87,6 +93,9 @@ def initial_weights(model: nn.Module, source: str, *, partial: bool = False) -> 
     model.load_state_dict(weights)
     taken = sum(tensor is not own[name] for name, tensor in weights.items())
     notes += _start_near_layer_norm(model, given)
+    if cascade is not None:
+        silence_reuse(cascade)
+        notes.append(f"every exit starts from it, on its own grid; {len(reuse_names(cascade))} tensors of reuse start silent")
     return [f"{taken} of the model's {len(own)} tensors come from {given.name}", *notes]
 
 
@@ -97,8 +106,8 @@ def read_source(source: str) -> Source:
         return Source(source, model.state_dict(), model)
     path = Path(source)
     if path.is_dir():
-        model = load(path)
-        averaged = Subject.of(path).source()["weights"] == "ema"
+        model, about = load_with_source(path)
+        averaged = about["weights"] == "ema"
         return Source(f"{source} (averaged weights)" if averaged else source, model.state_dict(), model)
     if not path.exists():
         raise ValueError(f"{source}: no such file or directory; initial weights come from {KINDS}")
@@ -129,6 +138,26 @@ def _pretrained(name: str) -> nn.Module:
             f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and "
             "keeps them in its cache"
         ) from error
+
+
+def _spread_over_exits(cascade: Cascade, own: State, given: Source) -> Source:
+    """A plain vision transformer as the source of a cascade: the same for every exit."""
+    positions = given.weights["pos_embed"]
+    places = _square(positions.shape[1]) if given.model is None else _layout(given.model, positions.shape[1])
+    if positions.dim() != 3 or places is None or places.prefix != 1:
+        raise ValueError(
+            f"{given.name} has positions {_by(positions.shape)}; the exits of a cascade start from a vision transformer with "
+            "one class token in front of a grid of patches"
+        )
+    if given.model is not None:
+        have, want = (heads_of(model.get_submodule(path)) for model, path in ((given.model, VIT_BLOCK), (cascade, EXIT_BLOCK)))
+        if have != want:
+            raise ValueError(
+                f"blocks have {have} heads in {given.name} and {want} in the cascade: the same shapes would mean different "
+                f"things; build the cascade with {have} heads"
+            )
+    fresh = {name: own[name] for name in reuse_names(cascade)}
+    return Source(given.name, exits_from_vit(cascade, given.weights, places.grid) | fresh)
 
 
 def _check_heads(model: nn.Module, source: Source) -> None:
@@ -265,6 +294,8 @@ def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
     for name in unused:
         del weights[name]
     weights |= {name: own[name] for name in fresh}
+    newer = newer_names(model)
+    fresh = [name for name in fresh if name not in newer]  # a counter that starts at 0 is no news
     notes = [f"{len(fresh)} tensors of norms start fresh ({_some(fresh, 1)})"] if fresh else []
     return notes + ([f"{len(unused)} tensors of the source's norms are not used ({_some(unused, 1)})"] if unused else [])
 

@@ -1,6 +1,5 @@
 """Files -> models: run directories, bundles, releases, state dicts."""
 
-import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -8,13 +7,15 @@ from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from ..common.files import write_json
+from ..common.files import read_json, write_json
+from ..common.fits import check_fits
 from ..common.plugins import require_guests
+from ..common.stored_shapes import check_preprocess
 from ..deploy.bundle.manifest import is_bundle
 from ..models.released import import_released
 from .directory import CheckpointName, RunDirectory, WeightsName
@@ -23,6 +24,23 @@ FIRST_TASK = "classification"  # of runs from before cards named their task
 
 # Keys under which other checkpoints keep their weights; averaged ones first, because those were evaluated.
 CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
+
+
+class StoredModel(TypedDict):
+    """Keyword arguments of `create_model`; options of the model are checked when it is built."""
+
+    name: str
+    norm: NotRequired[str | None]
+    norm_options: NotRequired[dict[str, Any] | None]
+
+
+class StoredGuest(TypedDict):
+    """See `common.registry.Guest`."""
+
+    kind: str
+    name: str
+    file: str
+    sha256: str
 
 
 @dataclass
@@ -49,7 +67,7 @@ class ModelCard:
     task: str = ""
     task_options: dict[str, Any] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
-    guests: list[dict[str, Any]] = field(default_factory=list)
+    guests: list[StoredGuest] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.task:
@@ -91,10 +109,19 @@ class ModelCard:
         if not path.is_file():
             what = "is not a directory" if not run.is_dir() else f"has no {path.name}, so it is not a run of `dynavit train`"
             raise ValueError(f"{run} {what}")
+        card = read_json(path, cls)
         try:
-            return cls(**json.loads(path.read_text()))
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path} is damaged, or of another version: {error}") from error
+            check_fits(StoredModel, card["model"], "model")
+            if card["classes"] and len(card["classes"]) != card["model"].get("num_classes", len(card["classes"])):
+                outputs = card["model"]["num_classes"]
+                raise ValueError(f"there are {len(card['classes'])} names of classes for a model with num_classes={outputs}")
+            if card["preprocess"]:
+                check_preprocess(card["preprocess"])
+                if (channels := len(card["preprocess"]["mean"])) != card["model"].get("in_chans", channels):
+                    raise ValueError(f"images have {channels} channels, the model in_chans={card['model']['in_chans']}")
+            return cls(**card)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged, or not from this version: {error}") from error
 
 
 def load(
@@ -114,9 +141,6 @@ def load(
         weights: "ema" are the averaged ones; by default those, if the run kept any.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it. Other files run none.
     """
-    from ..engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
-    from ..models.stored_call import build_stored
-
     run = Path(path)
     if is_bundle(run):
         if (checkpoint, weights) != ("last", None):
@@ -125,14 +149,39 @@ def load(
         from ..deploy.bundle.runner import load_bundle
 
         return BundleModel(load_bundle(run, trust_pt2=trust_pt2)).eval()
+    return load_with_source(run, checkpoint, weights)[0]
+
+
+def load_with_source(
+    run: Path, checkpoint: CheckpointName = "last", weights: WeightsName | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a run, and which weights it has: {"run", "checkpoint", "weights", "step", "sha256" of their file}.
+
+    Both are of the same checkpoint, also where the run is training and makes new ones.
+    """
+    from ..engine.checkpoint import EMA, MODEL, read_manifest, read_weights, unmoved, verify_checkpoint
+    from ..models.stored_call import build_stored
+
     card = ModelCard.read(run)
     card.require_guests(run, "norm", "model")
     directory = RunDirectory(run).checkpoint(checkpoint)
-    files = verify_checkpoint(directory)
-    file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
-    if file not in files:
-        raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
-    state = read_weights(directory, file)
+
+    def read() -> tuple[dict[str, Tensor], str, dict[str, Any]]:
+        files = verify_checkpoint(directory)
+        file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
+        if file not in files:
+            raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
+        manifest = read_manifest(directory)
+        source = {
+            "run": run.resolve().name,
+            "checkpoint": checkpoint,
+            "weights": "ema" if file == EMA else "model",
+            "step": int(manifest["step"]),
+            "sha256": manifest["files"][file]["sha256"],
+        }
+        return read_weights(directory, file), file, source
+
+    state, file, source = unmoved(directory, read)
     try:
         model = build_stored(card.model)
         if card.fold is not None:
@@ -146,7 +195,7 @@ def load(
         model.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"{directory / file} does not fit the model of {RunDirectory(run).card_file}: {error}") from error
-    return model.eval()
+    return model.eval(), source
 
 
 def load_released(path: str | PathLike[str], arch: str | None = None, norm: str | None = None, **options: Any) -> nn.Module:
