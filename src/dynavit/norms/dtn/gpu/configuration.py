@@ -26,7 +26,7 @@ class Tile:
 TILES = {
     16: Tile(16, 8, 8, 8),
     32: Tile(8, 8, 4, 8),
-    64: Tile(4, 8, 2, 8),
+    64: Tile(8, 8, 2, 8),
 }
 TOKEN_WARPS, MASS_WARPS = 8, 4
 

@@ -88,10 +88,11 @@ def target_gradients(
     k = tl.arange(0, STRIP * BLOCK)[None, :]
     q, kc = group * STRIP + k // BLOCK, k % BLOCK
     token = i[:, None] * cols + q
-    inside = (i[:, None] < rows) & (q < cols) & (kc < own)
+    exists = (i[:, None] < rows) & (q < cols) & (kc < own)
+    inside = exists  # and real: padding gets a gradient of 0
     lm, lv = tl.load(lam_mean + head), tl.load(lam_var + head)
     if mask is not None:
-        inside = inside & (tl.load(mask + token, mask=inside, other=0) != 0)
+        inside = exists & (tl.load(mask + token, mask=exists, other=0) != 0)
         on_real = tl.load(mass + token, mask=inside, other=1.0)
         seen = on_real > least_mass
         on_real = tl.where(seen, on_real, 1.0)
@@ -122,14 +123,14 @@ def target_gradients(
     dlm, dlv = total(dlm), total(dlv)
     place = i[:, None] * cols + group * STRIP + s[None, :]
     at = token_grads + (sample * TILES + tile) * 2 * tokens + place
-    exists = (i[:, None] < rows) & (group * STRIP + s[None, :] < cols)
-    tl.store(at, -tl.sum(tl.reshape(lm * dn, (RP, STRIP, BLOCK)), 2), mask=exists)
-    tl.store(at + tokens, tl.sum(tl.reshape(lv * dvar, (RP, STRIP, BLOCK)), 2), mask=exists)
+    one_each = (i[:, None] < rows) & (group * STRIP + s[None, :] < cols)
+    tl.store(at, -tl.sum(tl.reshape(lm * dn, (RP, STRIP, BLOCK)), 2), mask=one_each)
+    tl.store(at + tokens, tl.sum(tl.reshape(lv * dvar, (RP, STRIP, BLOCK)), 2), mask=one_each)
     ds = tl.where(raw < 0, 0.0, (1 - lv) * dvar)
     dm = -(1 - lm) * dn - 2 * mean * ds
     if mask is not None:
         dmass = tl.where(seen, -(dm * mean + ds * second) / on_real, 0.0)
-        tl.store(mass_grads + place, tl.sum(tl.reshape(dmass, (RP, STRIP, BLOCK)), 2), mask=exists)
+        tl.store(mass_grads + place, tl.sum(tl.reshape(dmass, (RP, STRIP, BLOCK)), 2), mask=one_each)
         dm, ds = dm / on_real, ds / on_real
 
     # Back along the rows, one strip of source rows after the other.
@@ -145,8 +146,9 @@ def target_gradients(
         dv, by_slope, by_square = back_along_columns(axes, head, s, s, u1, u2, v, N, PRECISION)
         a0 += total(by_square)
         ax += total(by_slope)
-        dn += tl.where(inside, turned(dv, STRIP, BLOCK), 0.0)
+        tl.store(gx + token * C + kc, dn + tl.where(inside, turned(dv, STRIP, BLOCK), 0.0), mask=exists)
     else:
+        tl.store(gx + token * C + kc, dn, mask=exists)
         WIDTH: tl.constexpr = STRIP * BLOCK
         at = u + pid.to(tl.int64) * 2 * RP * WIDTH + s[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
         for row in range(0, rows, STRIP):
@@ -159,7 +161,6 @@ def target_gradients(
             ay += total(by_slope)
             tl.store(at + row * WIDTH, turned(u1, STRIP, BLOCK))
             tl.store(at + (RP + row) * WIDTH, turned(u2, STRIP, BLOCK))
-    tl.store(gx + token * C + kc, dn, mask=(i[:, None] < rows) & (q < cols) & (kc < own))  # padding gets its zero here too
     at = head_grads + pid.to(tl.int64) * 5
     tl.store(at, dlm)
     tl.store(at + 1, dlv)

@@ -1,7 +1,7 @@
 """Parts that the tile kernels share.
 
 Grids are walked in patches of STRIP rows x STRIP columns. The numbers of a patch are held in two orders: columns first,
-(STRIP, STRIP * BLOCK), for products along the columns, and rows first, for products along the rows. Channels run fastest in both.
+(STRIP, STRIP * BLOCK), for products along the columns, and rows first, for products along the rows; channels run fastest.
 """
 
 import triton
