@@ -43,7 +43,7 @@ def test_commands_and_options_change_only_on_purpose():
         | {"runs", "split", "baseline", "corruptions", "severities", "limit", "seed", "exact", "processes", "batch_size"}
         | {"imagenet_c", "imagenet_r", "imagenet_a", "json"},
         "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
-        "report": {"directory"},
+        "report": {"directory", "out"},
         "analyze": WHICH | {"runs", "split", "images", "shown", "layers", "token", "out"},
         "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "json", "out"},
         "calibrate search": WHICH

@@ -1,18 +1,24 @@
 """Bundles as directories: complete or absent, and never trusted before their checksums agree."""
 
 import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import dynavit
+from dynavit.common.lock import BusyError
+from dynavit.common.owned import names
 from dynavit.deploy.bundle.exit_rule import ExitRule
-from dynavit.deploy.bundle.manifest import MANIFEST, is_bundle, read_manifest, write_manifest
+from dynavit.deploy.bundle.manifest import MANIFEST, is_bundle, names_in_bundle, read_manifest, write_manifest
 from dynavit.deploy.bundle.runner import Bundle, load_bundle
 from dynavit.deploy.directory import new_directory
 from dynavit.deploy.extras import require
 from dynavit.models.cascade.policy import CONFIDENCES, ExitPolicy
+from dynavit.runs.predict import predict_run
 
 
 @pytest.fixture
@@ -48,7 +54,9 @@ def test_a_file_that_differs_is_named_and_not_opened(bundle, content, message):
     [
         ({"format": "dynavit bundle 99"}, "describes 'dynavit bundle 99', this version reads"),
         ({"files": ["model.onnx"]}, "is damaged, or not the manifest of a bundle"),
-        ({"files": {"../x": {"bytes": 0, "sha256": ""}}}, "is missing from the bundle"),
+        ({"files": {"../x": {"bytes": 0, "sha256": ""}}}, "plain files in its own directory"),
+        ({"files": {"/etc/hostname": {"bytes": 0, "sha256": ""}}}, "plain files in its own directory"),
+        ({"files": {"..": {"bytes": 0, "sha256": ""}}}, "is missing from the bundle"),
         ({"parts": ["other.onnx"]}, "names other.onnx as a part of the model, but lists no such file"),
     ],
 )
@@ -57,6 +65,31 @@ def test_a_manifest_that_makes_no_sense(bundle, change, message):
     manifest = json.loads((bundle / MANIFEST).read_text())
     (bundle / MANIFEST).write_text(json.dumps(manifest | change))
     with pytest.raises(ValueError, match=message):
+        load_bundle(bundle)
+
+
+def test_a_pt2_file_is_opened_only_for_those_who_trust_it(bundle, monkeypatch):
+    opened = []
+    monkeypatch.setattr(torch.export, "load", lambda file: opened.append(file))
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    (bundle / MANIFEST).write_text(json.dumps(manifest | {"backend": "pt2"}))
+    refused = "bundle is a .pt2 bundle and was not opened: such files can run any code .* say --trust-pt2"
+    for ask in (load_bundle, dynavit.load, lambda run: predict_run(run, [MANIFEST])):
+        with pytest.raises(ValueError, match=refused):
+            ask(bundle)
+    assert not opened
+    with pytest.raises(AttributeError):  # of None, which is all that stands in for the program
+        dynavit.load(bundle, trust_pt2=True)(torch.zeros(1, 1, 2, 2))
+    assert opened == [bundle / "model.onnx"]
+    (bundle / MANIFEST).write_text(json.dumps(manifest | {"backend": "pickle"}))
+    with pytest.raises(ValueError, match="manifest.json: the backend is onnx or pt2, not 'pickle'"):
+        load_bundle(bundle, trust_pt2=True)
+
+
+def test_a_link_is_not_followed(bundle):
+    (bundle / "model.onnx").rename(bundle.parent / "elsewhere")
+    (bundle / "model.onnx").symlink_to(bundle.parent / "elsewhere")
+    with pytest.raises(ValueError, match="names 'model.onnx'; a bundle consists of plain files in its own directory"):
         load_bundle(bundle)
 
 
@@ -72,7 +105,7 @@ def test_what_is_no_bundle(tmp_path, bundle):
 
 
 def write(out, text="new", meanwhile=lambda: None, **options):
-    with new_directory(out, replaceable=lambda path: (path / "ours").exists(), **options) as directory:
+    with new_directory(out, ours=lambda path: names("ours") if (path / "ours").exists() else None, **options) as directory:
         (directory / "ours").write_text(text)
         assert directory.parent == out.parent  # so that the last step is a rename
         meanwhile()
@@ -109,6 +142,43 @@ def test_an_existing_directory_is_replaced_only_on_request_and_if_it_is_ours(tmp
     with pytest.raises(ValueError, match="holds something else, so it is not overwritten"):
         write(out, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_foreign_file_beside_ours_is_named_and_nothing_is_replaced(tmp_path):
+    out = tmp_path / "out"
+    write(out)
+    (out / "deep").mkdir()
+    (out / "deep" / "thesis.tex").touch()
+    with pytest.raises(ValueError, match="also holds 'deep/', 'deep/thesis.tex', so it is not overwritten; move that"):
+        write(out, "newer", overwrite=True)
+    shutil.rmtree(out / "deep")
+    with pytest.raises(ValueError, match="also holds 'notes'"):  # it came while we wrote
+        write(out, "newer", overwrite=True, meanwhile=lambda: (out / "notes").touch())
+    assert (out / "ours").read_text() == "new" and (out / "notes").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_names_in_a_bundle_are_those_of_its_manifest(bundle, tmp_path):
+    listed = names_in_bundle(bundle)
+    assert all(listed.fullmatch(file.name) for file in bundle.iterdir())
+    assert not listed.fullmatch("thesis.tex") and not listed.fullmatch("modelXonnx")
+    assert names_in_bundle(tmp_path) is None
+
+
+def test_two_writers_of_one_directory(tmp_path):
+    def second():
+        with pytest.raises(BusyError, match="is being written by process"):
+            in_thread(lambda: write(tmp_path / "out", "theirs", overwrite=True))
+
+    write(tmp_path / "out", meanwhile=second)  # not there yet
+    write(tmp_path / "out", "newer", meanwhile=second, overwrite=True)
+    assert (tmp_path / "out" / "ours").read_text() == "newer"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def in_thread(work):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
 
 
 def test_a_directory_that_came_up_meanwhile_is_kept(tmp_path):
@@ -156,7 +226,7 @@ def test_what_a_killed_call_left_is_cleared_up(tmp_path):
 def test_a_link_to_a_directory_is_followed(tmp_path):
     write(tmp_path / "deep" / "real")
     (tmp_path / "out").symlink_to(tmp_path / "deep" / "real")
-    with new_directory(tmp_path / "out", replaceable=lambda path: True, overwrite=True) as directory:
+    with new_directory(tmp_path / "out", ours=lambda path: names("ours"), overwrite=True) as directory:
         (directory / "ours").write_text("newer")
     assert (tmp_path / "deep" / "real" / "ours").read_text() == "newer" and (tmp_path / "out").is_symlink()
 

@@ -2,7 +2,9 @@
 
 import json as json_
 from pathlib import Path
+from typing import Any
 
+from ..runs.keep import NotStoredError
 from ..runs.subject import Subject, Which
 from .parse import positional
 from .show import print_table
@@ -21,16 +23,23 @@ def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int 
         batch_size: images at a time.
         json: print all results as JSON.
     """
-    from ..common.metric import Metric
     from ..engine.progress import choose_progress
     from ..runs.evaluate import evaluate_run
-    from ..tasks.table import TASKS
 
     subject = Subject.of(run, which)
     result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet=json))
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
-        return
+    else:
+        _print(run, subject, result)
+    if "not_stored" in result:
+        raise NotStoredError(result["not_stored"])
+
+
+def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:
+    from ..common.metric import Metric
+    from ..tasks.table import TASKS
+
     speed = result["throughput"]
     metrics = [Metric(**metric) for metric in result["metrics"]]
     print_table(
@@ -45,4 +54,5 @@ def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int 
     )
     for title, header, rows in TASKS[result["task"]].tables(result):
         print_table(title, header, rows)
-    print(f"written to {result['file']}")
+    if result["file"] is not None:
+        print(f"written to {result['file']}")

@@ -5,7 +5,7 @@ step and random numbers seeded by (seed, step, rank, micro-batch): so a checkpoi
 data, and a run that was killed goes on as if nothing had happened.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +48,13 @@ def train(
     processes: Processes,
     resume: bool = False,
     progress: Progress | None = None,
+    depends_on: Mapping[str, Any] | None = None,
 ) -> Summary:
     """Train the task as planned and leave metrics and checkpoints in the run's directory.
 
     `resume` goes on from the newest good checkpoint, or from the start if there is none; give the same task, loaders and plan.
-    SIGINT and SIGTERM write a checkpoint first. Global random number generators are reseeded all the time.
+    SIGINT and SIGTERM write a checkpoint first. Global random number generators are reseeded all the time. Every checkpoint
+    carries `depends_on`, the options and the like that it is to be resumed with.
     """
     progress = progress if processes.is_main and progress is not None else Progress()
     engine, total = plan.engine, round(plan.epochs * train.steps)
@@ -66,7 +68,7 @@ def train(
         progress.note(f"the run in {run.path} is finished, nothing to do")
         return Summary(before["steps"], before["best"], nothing_to_do=True)
     trainer = Trainer(task, plan, train.steps, total, processes)
-    checkpoints = Checkpoints(run.checkpoints)
+    checkpoints = Checkpoints(run.checkpoints, depends_on)
     if resume:
         trainer.resume(checkpoints, progress.note)
     log = Log(run, trainer.step, trainer.log_size, engine.tensorboard) if processes.is_main else None
@@ -93,6 +95,8 @@ def train(
             note(message)
         broken.clear()
 
+    if log is not None and log.problem is not None:
+        note(log.problem)
     compiled = Compiled(task.model, engine.compile, note)
 
     def validate(weights: str) -> None:

@@ -88,6 +88,13 @@ def calibrate_run(
     the usual ones (`checkpoint`, `weights`) are judged, but not stored, for prediction would use them with the usual ones.
     """
     progress, subject = progress or Progress(), Subject.of(run, which)
+    with subject.directory.alone():
+        return _calibrate(subject, goal, split, judge, confidence, batch_size, progress)
+
+
+def _calibrate(
+    subject: Subject, goal: Goal, split: str, judge: str, confidence: ConfidenceKind, batch_size: int, progress: Progress
+) -> dict[str, Any]:
     exits = Exits.open(subject, (split, judge))
     seen = exits.look_at(split, confidence)
     progress.note("measuring the exits")
@@ -133,14 +140,15 @@ def judge_run(
 ) -> dict[str, Any]:
     """Judge the stored thresholds with early exit executed. Costs are counted and measured anew."""
     progress, subject = progress or Progress(), Subject.of(run, which)
-    policy = read_policy(subject.run)
-    exits = Exits.open(subject, (judge,))
-    policy.check_fits(len(exits.cascade.exits))
-    seen = exits.look_at(judge, policy.confidence_kind)
-    progress.note("measuring the exits")
-    gmacs, milliseconds = exits.costs(seen.images, batch_size)
-    policy = replace(policy, gmacs=gmacs, milliseconds=milliseconds, batch_size=batch_size)
-    return _judge(exits, judge, seen, policy, _stored_curve(subject.run, policy), progress)
+    with subject.directory.alone():
+        policy = read_policy(subject.run)
+        exits = Exits.open(subject, (judge,))
+        policy.check_fits(len(exits.cascade.exits))
+        seen = exits.look_at(judge, policy.confidence_kind)
+        progress.note("measuring the exits")
+        gmacs, milliseconds = exits.costs(seen.images, batch_size)
+        policy = replace(policy, gmacs=gmacs, milliseconds=milliseconds, batch_size=batch_size)
+        return _judge(exits, judge, seen, policy, _stored_curve(subject.run, policy), progress)
 
 
 def read_policy(run: Path) -> ExitPolicy:

@@ -4,7 +4,6 @@ import datetime
 import itertools
 import os
 import re
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +123,6 @@ def compare(
     """
     from ..norms.factory import norm_class_of
     from .assemble import open_training_data, task_of_run
-    from .report import write_report
 
     watch, directory = watch or Watcher(), ComparisonDirectory(out)
     settings = settings_of(config)
@@ -133,7 +131,22 @@ def compare(
     data = open_training_data(config)
     task_of_run(config, data)
     planned = {setting.run_name(seed): run_config(config, setting, seed) for seed in config.seeds for setting in settings}
-    _prepare(directory, overwrite)
+    with directory.alone(make=True):
+        _prepare(directory, overwrite)
+        return _compare(config, settings, planned, data, directory, watch, command)
+
+
+def _compare(
+    config: CompareConfig,
+    settings: Sequence[Setting],
+    planned: Mapping[str, TrainConfig],
+    data: "Data",
+    directory: ComparisonDirectory,
+    watch: Watcher,
+    command: str,
+) -> Path:
+    from .report import write_report
+
     summary: dict[str, Any] = {
         "title": config.title,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -153,7 +166,7 @@ def compare(
     watch.note("measuring the cost of a step")
     summary |= _measure(config, settings, data)
     write_json(directory.comparison_file, summary)
-    return write_report(out)
+    return write_report(directory.path)
 
 
 def settings_of_baseline(config: CompareConfig, settings: Sequence[Setting]) -> Setting:
@@ -162,11 +175,10 @@ def settings_of_baseline(config: CompareConfig, settings: Sequence[Setting]) -> 
 
 def _prepare(directory: ComparisonDirectory, overwrite: bool) -> None:
     out, known = directory.path, directory.is_comparison()
-    if out.is_dir() and any(out.iterdir()) and not known:
+    if not known and not directory.is_empty():
         raise ValueError(f"{out} exists, is not empty and holds no {directory.comparison_file.name}; choose another --out")
     if known and overwrite:
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
+        directory.clear()
 
 
 def _train_all(planned: Mapping[str, TrainConfig], out: ComparisonDirectory, processes: int, watch: Watcher) -> dict[str, str]:

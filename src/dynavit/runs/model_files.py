@@ -30,7 +30,7 @@ class ModelCard:
     """The model and the inputs that a run's weights belong to: the file model.json.
 
     Attributes:
-        model: keyword arguments of `create_model`.
+        model: keyword arguments of `create_model`, see `models.stored_call`.
         classes: names, in the order of the model's outputs; empty where there are no classes.
         preprocess: how an image becomes an input, see `data.preprocess`; empty where inputs are no images.
         data: name of the data set and number of samples in each split.
@@ -101,6 +101,8 @@ def load(
     path: str | PathLike[str],
     checkpoint: CheckpointName = "last",
     weights: WeightsName | None = None,
+    *,
+    trust_pt2: bool = False,
 ) -> nn.Module:
     """The model of a run directory or a bundle, in evaluation mode.
 
@@ -110,10 +112,8 @@ def load(
         path: the `--out` of `dynavit train`, `dynavit fold` or `dynavit export`.
         checkpoint: the end of the training, or where validation was best.
         weights: "ema" are the averaged ones; by default those, if the run kept any.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it. Other files run none.
     """
-    from ..engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
-    from ..models import create_model
-
     run = Path(path)
     if is_bundle(run):
         if (checkpoint, weights) != ("last", None):
@@ -121,29 +121,54 @@ def load(
         from ..deploy.bundle.as_model import BundleModel
         from ..deploy.bundle.runner import load_bundle
 
-        return BundleModel(load_bundle(run)).eval()
+        return BundleModel(load_bundle(run, trust_pt2=trust_pt2)).eval()
+    return load_with_source(run, checkpoint, weights)[0]
+
+
+def load_with_source(
+    run: Path, checkpoint: CheckpointName = "last", weights: WeightsName | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a run, and which weights it has: {"run", "checkpoint", "weights", "step", "sha256" of their file}.
+
+    Both are of the same checkpoint, also where the run is training and makes new ones.
+    """
+    from ..engine.checkpoint import EMA, MODEL, read_manifest, read_weights, unmoved, verify_checkpoint
+    from ..models.stored_call import build_stored
+
     card = ModelCard.read(run)
     card.require_guests(run, "norm", "model")
     directory = RunDirectory(run).checkpoint(checkpoint)
-    files = verify_checkpoint(directory)
-    file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
-    if file not in files:
-        raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
-    state = read_weights(directory, file)
-    model = create_model(**card.model)
-    if card.fold is not None:
-        from ..deploy.fold.stored import folded_structure
 
-        try:
+    def read() -> tuple[dict[str, Tensor], str, dict[str, Any]]:
+        files = verify_checkpoint(directory)
+        file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
+        if file not in files:
+            raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
+        manifest = read_manifest(directory)
+        source = {
+            "run": run.resolve().name,
+            "checkpoint": checkpoint,
+            "weights": "ema" if file == EMA else "model",
+            "step": int(manifest["step"]),
+            "sha256": manifest["files"][file]["sha256"],
+        }
+        return read_weights(directory, file), file, source
+
+    state, file, source = unmoved(directory, read)
+    try:
+        model = build_stored(card.model)
+        if card.fold is not None:
+            from ..deploy.fold.stored import folded_structure
+
             model = folded_structure(model, card.fold, card.input_size)
-        except ValueError as error:
-            raise ValueError(f"{RunDirectory(run).card_file}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{RunDirectory(run).card_file}: {error}") from error
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"{directory / file} does not fit the model of {RunDirectory(run).card_file}: {error}") from error
-    return model.eval()
+    return model.eval(), source
 
 
 def load_released(path: str | PathLike[str], arch: str | None = None, norm: str | None = None, **options: Any) -> nn.Module:
@@ -151,7 +176,11 @@ def load_released(path: str | PathLike[str], arch: str | None = None, norm: str 
 
     The file is read as weights only: a checkpoint that holds code or other objects is refused.
     """
-    return import_released(read_foreign(path), arch, norm, **options)
+    content = read_foreign(path)
+    try:
+        return import_released(content, arch, norm, **options)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_foreign(path: str | PathLike[str]) -> Any:

@@ -47,7 +47,7 @@ class RunPredictor:
     @cached_property
     def task(self) -> Task:
         """Built without the data set, from what the run has stored about it."""
-        model, _ = self.subject.load()
+        model, _, _ = self.subject.load()
         self.card.require_guests(self.subject.run, "task")
         processes = Processes(EngineConfig(device=self.subject.device))
         model.to(processes.device, processes.dtype)  # also of a run in float64

@@ -81,32 +81,18 @@ class Subject(Which):
         """Whether these are the weights that are taken by default; stored thresholds were found for them."""
         return self.checkpoint == "last" and self.weights is None
 
-    def source(self) -> dict[str, Any]:
-        """The weights that are used: {"run", "checkpoint", "weights", "step", "sha256" of their file}."""
-        from ..engine.checkpoint import EMA, MODEL, read_manifest
-
-        manifest = read_manifest(self.directory.checkpoint(self.checkpoint))
-        weights = self.weights or ("ema" if EMA in manifest["files"] else "model")
-        checksum = manifest["files"][EMA if weights == "ema" else MODEL]["sha256"]
-        return {
-            "run": self.run.resolve().name,
-            "checkpoint": self.checkpoint,
-            "weights": weights,
-            "step": int(manifest["step"]),
-            "sha256": checksum,
-        }
-
     def policy(self) -> "ExitPolicy | None":
         """Stored thresholds of a cascade; None if there are none, or these are other weights than they were found for."""
         from .calibrate import read_policy
 
         return read_policy(self.run) if self.is_usual and self.directory.policy_file.is_file() else None
 
-    def load(self) -> "tuple[nn.Module, ModelCard]":
-        """The model in evaluation mode, and the card that describes it."""
-        from .model_files import ModelCard, load
+    def load(self) -> "tuple[nn.Module, ModelCard, dict[str, Any]]":
+        """The model in evaluation mode, the card that describes it, and where its weights come from."""
+        from .model_files import ModelCard, load_with_source
 
-        return load(self.run, self.checkpoint, self.weights), ModelCard.read(self.run)
+        model, source = load_with_source(self.run, self.checkpoint, self.weights)
+        return model, ModelCard.read(self.run), source
 
     def open(self, data: "Data | None" = None, loading: "DataConfig | None" = None) -> "Opened":
         """The model with the data set it was trained on, or with another one that has as many classes."""
@@ -116,10 +102,12 @@ class Subject(Which):
         from .config import stored_config
         from .opened import Opened
 
-        model, card = self.load()
+        model, card, source = self.load()
         card.require_guests(self.run, "task")
         config = stored_config(self.directory)
-        loading = replace(loading or config.loading, strict=self.strict or (loading or config.loading).strict)
+        if loading is None:
+            loading = replace(config.loading, download=False)  # the run's owner asked for that, the caller did not
+        loading = replace(loading, strict=self.strict or loading.strict)
         data = data if data is not None else self.opened_data
         if data is None:
             own = self.data in (None, config.data)
@@ -133,4 +121,4 @@ class Subject(Which):
         processes = Processes(config.engine)
         model = model.to(processes.device, processes.dtype)
         task = build_task(card.task, model, data, card.task_options).eval()
-        return Opened(self, model, task, card, config, data, loading, processes)
+        return Opened(self, model, task, card, source, config, data, loading, processes)

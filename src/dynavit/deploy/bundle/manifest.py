@@ -9,10 +9,12 @@ bundle/  manifest.json  model.onnx | model.pt2          a classifier
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from ...common.files import write_json
+from ...common.owned import Names, names
 
 MANIFEST = "manifest.json"
 FORMAT = "dynavit bundle 1"
@@ -25,6 +27,15 @@ def is_bundle(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and str(manifest.get("format", "")).startswith("dynavit bundle")
+
+
+def names_in_bundle(path: Path) -> Names | None:
+    """The files that the manifest of a bundle lists, and itself; None if this is no bundle."""
+    if not is_bundle(path):
+        return None
+    files = json.loads((path / MANIFEST).read_text()).get("files")
+    listed = files if isinstance(files, dict) else {}
+    return names(*map(re.escape, (MANIFEST, *listed)))
 
 
 def write_manifest(directory: Path, facts: dict[str, Any]) -> None:
@@ -55,7 +66,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{path} describes {kind!r}, this version reads {FORMAT!r}; export the run again")
     for name, (size, digest) in files.items():
         file = directory / name
-        if Path(name).name != name or not file.is_file():
+        if Path(name).name != name or file.is_symlink():
+            raise ValueError(f"{path} names {name!r}; a bundle consists of plain files in its own directory, without links")
+        if not file.is_file():
             raise ValueError(f"{file} is missing from the bundle; export the run again, or copy the whole directory")
         if file.stat().st_size != size:
             raise ValueError(f"{file} has {file.stat().st_size} bytes, the manifest says {size}: truncated or replaced")
