@@ -12,6 +12,7 @@ def bench_norms(
     shapes: list[str] | str | None = None,
     repeats: int = 30,
     sweep: bool = True,
+    device: str | None = None,
     threads: int | None = None,
     out: Path | None = None,
 ) -> None:
@@ -25,6 +26,7 @@ def bench_norms(
         shapes: which input shapes, such as A,C; all of them if not given.
         repeats: how often each measurement is repeated.
         sweep: also show how the cost grows with the grid; --no-sweep leaves that out.
+        device: cpu, cuda, mps; the best there is if not given.
         threads: CPU threads for torch; its own choice if not given.
         out: write everything that was measured to this JSON file.
     """
@@ -36,6 +38,7 @@ def bench_norms(
             shapes=_names(shapes),
             repeats=repeats,
             sweep=sweep,
+            device=device,
             threads=threads,
             out=out,
             progress=tell,
@@ -53,6 +56,7 @@ def bench_models(
     repeats: int = 7,
     batch: int = 8,
     img_size: int = 224,
+    device: str | None = None,
     threads: int | None = None,
     out: Path | None = None,
 ) -> None:
@@ -65,13 +69,14 @@ def bench_models(
         repeats: how often each training step is repeated.
         batch: images in a training step.
         img_size: their side in pixels.
+        device: cpu, cuda, mps; the best there is if not given.
         threads: CPU threads for torch; its own choice if not given.
         out: write everything that was measured to this JSON file.
     """
     from ..bench.models import run_model_bench
 
     with progress() as tell:
-        result = run_model_bench(_names(models), sizes, steps, repeats, batch, img_size, threads, out, tell)
+        result = run_model_bench(_names(models), sizes, steps, repeats, batch, img_size, device, threads, out, tell)
     for title, header, rows in result.tables():
         print_table(title, header, rows)
     if out is not None:

@@ -1,6 +1,6 @@
 """Compiles, without a GPU, exactly the kernels that a call of DTN would launch, and reads what the compiler says of them.
 
-Run as a program, since triton's mode is fixed when it is imported: `python compiling.py ARCH...` prints one JSON object per kernel.
+A program, since triton's mode is fixed at import: `compiling.py '[CASES, ARCHS, NAME]'` prints JSON, one line per kernel.
 """
 
 import json

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 LONGEST_SIDE = 64  # of a grid: all its rows are in one tile
-MOST_CHANNELS = 16384  # all channels of a token are in one program of the token kernels
+MOST_CHANNELS = 4096  # all channels of a token are in one program of the token kernels
 SPAN = 32  # tokens that share one partial sum
 STRIP = 16  # rows and columns that a tile is walked in: the least that a product on tensor cores takes
 _PART_NUMBERS = 16384  # held at a time by a token kernel: 64 for each of 256 threads
@@ -14,21 +14,22 @@ PRECISION = "tf32x3"
 
 @dataclass(frozen=True)
 class Tile:
-    """Channels and warps of a tile, for one padded number of rows."""
+    """Channels of a tile and warps of its kernels, for one padded number of rows."""
 
     forward_block: int
-    forward_warps: int
     backward_block: int
-    backward_warps: int
+    source_warps: int
+    forward_warps: int = 8
+    target_warps: int = 8
 
 
 # By padded rows. Chosen so that nothing spills to memory on sm_80 and sm_90; tests/norms/gpu compiles every entry.
 TILES = {
-    16: Tile(16, 8, 8, 8),
-    32: Tile(8, 8, 4, 8),
-    64: Tile(8, 8, 2, 8),
+    16: Tile(16, 8, source_warps=8),
+    32: Tile(8, 4, source_warps=4),
+    64: Tile(4, 2, source_warps=8),
 }
-TOKEN_WARPS, MASS_WARPS = 8, 4
+TOKEN_WARPS, MASS_WARPS = 8, 8
 
 
 def padded(n: int) -> int:

@@ -119,19 +119,21 @@ class _Call:
     def tile_gradients(self, grad: Tensor, grad_x: Tensor, kept: Kept, partials: Partials, block: int) -> None:
         plan, prefix, axes = self.plan, self.layout.prefix, self.axes()
         programs = self.samples * plan.groups * plan.tiles(block)
-        options = plan.tile_sizes(block) | {"num_warps": plan.tile.backward_warps, "num_stages": 1}
+        options = plan.tile_sizes(block) | {"num_stages": 1}
         kernels().target_gradients[(programs,)](
             *(self.x, self.mask, self.real, self.masses(axes), grad, grad_x, *kept, axes),
             *(self.weight, self.lam_mean, self.lam_var),
             *(partials.of_tokens, partials.of_masses, partials.of_heads[0], partials.of_channels, partials.columns),
             *(plan.rows, plan.cols, prefix, self.layout.eps, LEAST_MASS, plan.groups + bool(prefix)),
             **options,
+            num_warps=plan.tile.target_warps,
         )
         if plan.several_strips:
             kernels().source_gradients[(programs,)](
                 *(self.x, self.mask, self.real, grad_x, kept.sums, axes, partials.of_heads[1], partials.columns),
                 *(plan.rows, plan.cols, prefix),
                 **options,
+                num_warps=plan.tile.source_warps,
             )
         if self.mask is not None:
             kernels().mass_gradients[(self.samples, plan.heads, plan.groups)](

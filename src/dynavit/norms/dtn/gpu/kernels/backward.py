@@ -92,8 +92,8 @@ def target_gradients(
     inside = exists  # and real: padding gets a gradient of 0
     lm, lv = tl.load(lam_mean + head), tl.load(lam_var + head)
     if mask is not None:
-        inside = exists & (tl.load(mask + token, mask=exists, other=0) != 0)
-        on_real = tl.load(mass + token, mask=inside, other=1.0)
+        on_real = tl.load(mass + token, mask=exists, other=-1.0)
+        inside = exists & ~(on_real < 0)  # not `>= 0`: a NaN mass stays visible
         seen = on_real > least_mass
         on_real = tl.where(seen, on_real, 1.0)
         mean, second = mean / on_real, second / on_real
@@ -120,7 +120,9 @@ def target_gradients(
     dlv = tl.where(inside, dvar * (var_ln - var), 0.0)
     if mask is not None:
         dlm, dlv = tl.where(seen, dlm, 0.0), tl.where(seen, dlv, 0.0)
-    dlm, dlv = total(dlm), total(dlv)
+    head_grads += pid.to(tl.int64) * 5
+    tl.store(head_grads, total(dlm))
+    tl.store(head_grads + 1, total(dlv))
     place = i[:, None] * cols + group * STRIP + s[None, :]
     at = token_grads + (sample * TILES + tile) * 2 * tokens + place
     one_each = (i[:, None] < rows) & (group * STRIP + s[None, :] < cols)
@@ -161,12 +163,9 @@ def target_gradients(
             ay += total(by_slope)
             tl.store(at + row * WIDTH, turned(u1, STRIP, BLOCK))
             tl.store(at + (RP + row) * WIDTH, turned(u2, STRIP, BLOCK))
-    at = head_grads + pid.to(tl.int64) * 5
-    tl.store(at, dlm)
-    tl.store(at + 1, dlv)
-    tl.store(at + 2, a0)
-    tl.store(at + 3, ax)
-    tl.store(at + 4, ay)
+    tl.store(head_grads + 2, a0)
+    tl.store(head_grads + 3, ax)
+    tl.store(head_grads + 4, ay)
 
 
 @triton.jit

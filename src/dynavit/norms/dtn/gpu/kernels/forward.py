@@ -36,7 +36,8 @@ def forward_tile(
     inside = (row < rows) & (q < cols) & (kc < own)
     lm, lv = tl.load(lam_mean + head), tl.load(lam_var + head)
     if mask is not None:
-        on_real = tl.load(mass + token, mask=inside, other=1.0)
+        on_real = tl.load(mass + token, mask=inside, other=-1.0)
+        padding = on_real < 0
         seen = on_real > least_mass
         on_real = tl.where(seen, on_real, 1.0)
         mean, second = mean / on_real, second / on_real
@@ -55,5 +56,5 @@ def forward_tile(
     if bias is not None:
         out = out + tl.load(bias + channel, mask=kc < own, other=0.0)
     if mask is not None:
-        out = tl.where(tl.load(mask + token, mask=inside, other=0) != 0, out, 0.0)
+        out = tl.where(padding, 0.0, out)
     tl.store(y + token * C + kc, out, mask=inside)

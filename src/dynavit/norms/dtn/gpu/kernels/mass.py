@@ -23,7 +23,7 @@ def masses(
     mask, mass, axes, rows, cols, prefix, heads,
     N: tl.constexpr, RP: tl.constexpr, STRIP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """mass[sample, head, token] = P m. Program: (sample, head, group of target columns)."""
+    """mass[sample, head, token] = P m, at padding -1. Program: (sample, head, group of target columns)."""
     sample, head, group = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     number = mass.dtype.element_ty
     mask += sample * (prefix + rows * cols) + prefix
@@ -36,7 +36,8 @@ def masses(
         z = tl.dot(horizontal, valid, z, input_precision=PRECISION, out_dtype=number)
     z = tl.dot(load_axis(axes, head, 0, 0, i, i, N), tl.trans(z), input_precision=PRECISION, out_dtype=number)
     row, q = i[:, None], group * STRIP + s[None, :]
-    tl.store(mass + row * cols + q, z, mask=(row < rows) & (q < cols))
+    real = tl.trans(load_valid(mask, group * STRIP, rows, cols, number, RP, STRIP)) != 0
+    tl.store(mass + row * cols + q, tl.where(real, z, -1.0), mask=(row < rows) & (q < cols))
 
 
 @triton.jit
