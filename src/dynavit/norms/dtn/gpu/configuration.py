@@ -83,8 +83,8 @@ class Plan:
         return TILES[padded(self.rows)]
 
     def block(self, most: int) -> int:
-        """Channels of a tile: not more than a head has."""
-        return min(most, power_of_two(self.channels // self.heads))
+        """Channels of a tile: not many more than a head has."""
+        return max(2, min(most, power_of_two(self.channels // self.heads)))
 
     def tiles(self, block: int) -> int:
         """Tiles of all channels."""
