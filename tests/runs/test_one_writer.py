@@ -1,8 +1,9 @@
 """A directory that another process writes to: nothing is mixed up, and everybody is told who it is."""
 
+import json
 import os
 import shutil
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -91,6 +92,20 @@ def test_an_evaluation_beside_a_training_is_told_and_not_stored(copy, capsys):
     assert f"the results are not stored: {copy} is being written by process {writer}" in problem
 
 
+def test_an_evaluation_of_a_read_only_run_is_told_and_not_stored(copy, capsys, monkeypatch):
+    def read_only(lock, directory):
+        raise OSError(30, "Read-only file system", str(lock))
+
+    monkeypatch.setattr("dynavit.common.lock._taken", read_only)
+    before = content(copy)
+    assert main(["eval", str(copy), "--split", "val", "--json"]) == 1
+    told, problem = capsys.readouterr()
+    found = json.loads(told)
+    assert found["samples"] == 144 and found["file"] is None and "Read-only file system" in found["not_stored"]
+    assert f"dynavit: {copy}: the results are not stored ([Errno 30] Read-only file system" in problem
+    assert content(copy) == before
+
+
 def test_a_page_beside_a_training_goes_elsewhere(copy, tmp_path, capsys):
     with another_writer(copy):
         before = content(copy)
@@ -114,6 +129,20 @@ def test_a_comparison_is_refused_and_its_runs_do_not_lock_each_other_out(tmp_pat
         assert main([*words, "--overwrite"]) == 2
         assert "ln-seed0 is being written by" in capsys.readouterr().err
         assert (out / "comparison.json").is_file() and (out / "ln-seed0" / "config.yaml").is_file()
+
+
+def test_a_comparison_waits_for_what_a_killed_one_still_writes(tmp_path, monkeypatch):
+    from dynavit.runs import compare
+
+    monkeypatch.setattr(compare.time, "sleep", lambda seconds: writer.close())
+    with ExitStack() as writer:
+        (tmp_path / "run").mkdir()
+        writer.enter_context(another_writer(tmp_path / "run"))
+        assert compare._train_one("run", TrainConfig(**SMALL), tmp_path / "run", lambda *news: None) is None
+    monkeypatch.setattr(compare, "LAST_CHECKPOINT", -1.0)
+    with another_writer(tmp_path / "run"):
+        problem = compare._train_one("run", TrainConfig(**SMALL), tmp_path / "run", lambda *news: None)
+    assert "is being written by process" in problem
 
 
 def test_training_holds_the_lock_to_its_end_also_after_overwriting(copy):

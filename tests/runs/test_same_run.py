@@ -160,7 +160,7 @@ def test_a_log_with_damaged_lines_is_shown_without_them(run):
     log = run / "metrics.jsonl"
     first, *rest = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(first[:9] + first + b"[1]\n" + b"".join(rest) + b'{"kind": "tra')
-    assert "2 lines of metrics.jsonl are damaged and left out: number 1, 2" in write_report(run).read_text()
+    assert "damaged lines of metrics.jsonl are left out, 2 in all: number 1, 2" in write_report(run).read_text()
     assert len((run / "metrics.csv").read_text().splitlines()) == 1 + len(rest)
 
 
@@ -179,6 +179,21 @@ def test_a_start_that_fails_leaves_nothing_that_blocks_the_next(tmp_path, monkey
             train_run(CONFIG, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
     assert train_run(CONFIG, tmp_path / "run").steps == STEPS
+
+
+def test_a_start_that_fails_keeps_results_that_were_there(run, monkeypatch):
+    """Somebody deleted checkpoints to save space, and resumes by mistake."""
+    import dynavit.runs.train
+
+    shutil.rmtree(run / "checkpoints")
+    (run / "metrics.jsonl").write_text("")
+    (run / "eval").mkdir()
+    (run / "eval" / "test.json").write_text("{}")
+    before = sorted(run.rglob("*"))
+    monkeypatch.setattr(dynavit.runs.train, "train", None)
+    with pytest.raises(TypeError):
+        train_run(CONFIG, run, resume=True)
+    assert sorted(run.rglob("*")) == before
 
 
 def test_a_missing_extra_is_told_before_an_old_run_is_overwritten(run, monkeypatch, capsys):

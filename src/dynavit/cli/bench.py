@@ -101,11 +101,12 @@ def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = 
     """
     from ..bench.loop import measure_loop
     from ..common.files import write_json
-    from ..runs.assemble import training_task
+    from ..runs.assemble import decided, open_training_data, training_task
     from ..runs.config import to_plain
 
-    config = config_of_run
-    task, loader = training_task(config)
+    data = open_training_data(config_of_run)
+    config = decided(config_of_run, data)
+    task, loader = training_task(config, data)
     cost = measure_loop(task, loader, config.plan, steps)
     (low, high), whole = cost.step_ratio_quartiles, f"{cost.whole_ratio:.3f}"
     print_table(

@@ -55,7 +55,7 @@ def _taken(lock: Path, directory: Path) -> int:
             _lock(descriptor, directory)
             if _stands_at(descriptor, lock):
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
+                os.write(descriptor, json.dumps(_this_process()).encode())
                 return descriptor
         except BaseException:
             os.close(descriptor)

@@ -8,6 +8,7 @@ import datetime
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from os.path import commonpath
 from pathlib import Path
@@ -27,9 +28,10 @@ from ..data.dataset import DataSet
 from ..data.picture import data_uri
 from ..engine.progress import Progress
 from ..models.cascade import Cascade
-from .assemble import build_model
+from ..models.stored_call import build_stored
 from .directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .opened import Opened
+from .overview import overview_of_opened
 from .report import write_report
 from .subject import Subject, WhichOptions
 
@@ -99,6 +101,7 @@ def _analyze(
             data = opened.images
             split = split or opened.final_split
         assert split is not None
+        progress.overview(partial(overview_of_opened, opened, split, writes=directory.analysis))
         progress.note(f"looking inside {name}")
         some, _ = opened.limited(split, images)
         found = _look(some, split, shown, layers, token, progress)
@@ -147,7 +150,8 @@ def _look(
                 yield batch.inputs[: batch.count].to(opened.processes.dtype)
             progress.step(step)
 
-    start, _ = build_model(opened.config, opened.data)
+    torch.manual_seed(opened.config.seed)
+    start = build_stored(opened.card.model)
     answers: list[Any] = []
     progress.begin(0, loader.steps)
     try:

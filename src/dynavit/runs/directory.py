@@ -177,8 +177,8 @@ class RunDirectory(AnyDirectory):
     def forget_start(self) -> None:
         """Delete the files that a training begins with, if it failed before there was anything to tell or to go on from."""
         begun = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
-        if not begun and not self.checkpoints.exists() and self.finished() is None:
-            remove_ours(self.path, RUN_NAMES)
+        if not begun and not foreign_files(self.path, START_NAMES):
+            remove_ours(self.path, START_NAMES)
 
     def evaluation_file(self, name: str) -> Path:
         return self.evaluations / f"{name}.json"
@@ -262,6 +262,8 @@ _ANALYSIS = (
     rf"analysis/(?:{'|'.join(KINDS)})-\d+\.(?:svg|png)",
     rf"analysis/{LEFT_OVER}",
 )
+_TENSORBOARD = (r"tensorboard/", r"tensorboard/events\.out\.tfevents\.[^/]+")
+START_NAMES = names(r"config\.yaml|(?:env|model)\.json|metrics\.jsonl", *_TENSORBOARD)  # those that a training begins with
 RUN_NAMES = names(
     *_ANALYSIS,
     r"config\.yaml|(?:env|model|finished|policy)\.json|metrics\.(?:jsonl|csv)|report\.html",
@@ -274,8 +276,7 @@ RUN_NAMES = names(
     rf"eval/robust/(?:(?:{'|'.join(ROBUSTNESS)})\.json|{LEFT_OVER})",
     r"eval/robust/[^/]+-[0-9a-f]{10}/",
     rf"eval/robust/[^/]+-[0-9a-f]{{10}}/(?:[a-z_]+-\d\.json|{LEFT_OVER})",
-    r"tensorboard/",
-    r"tensorboard/events\.out\.tfevents\.[^/]+",
+    *_TENSORBOARD,
 )
 _OF_RUN = rf"[^/]+-seed-?\d+/(?:{RUN_NAMES.pattern})?"
 COMPARISON_NAMES = names(*_ANALYSIS, r"comparison\.json|report\.html", _OF_RUN)

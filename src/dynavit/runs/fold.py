@@ -16,10 +16,12 @@ from ..deploy.directory import new_directory
 from ..deploy.fold.folding import fold
 from ..deploy.fold.report import FoldReport
 from ..engine.checkpoint import Snapshot, write_checkpoint
+from ..engine.progress import Progress
 from ..norms.recalibrate import recalibrate as recompute_statistics
 from .directory import RUN_NAMES, RunDirectory
 from .model_files import ModelCard, load
 from .opened import Opened
+from .overview import overview_of_run
 from .subject import Subject, WhichOptions
 
 BATCH = 64
@@ -32,6 +34,7 @@ def fold_run(
     recalibrate: int | None = None,
     grid: tuple[int, int] | None = None,
     overwrite: bool = False,
+    progress: Progress | None = None,
     **which: Unpack[WhichOptions],
 ) -> tuple[Path, FoldReport]:
     """Fold a run's model into a directory of its own, RUN-folded if not given; returns that and the report.
@@ -54,6 +57,8 @@ def fold_run(
     folded = fold(model, example=example, grid=grid)
     report: FoldReport = folded.fold_report  # type: ignore[assignment]
     with new_directory(out, ours=_names_in_folded_run, overwrite=overwrite) as directory:
+        if progress is not None:
+            progress.overview(lambda: overview_of_run(subject.run, model, card, source, writes=out))
         new, old = RunDirectory(directory), subject.directory
         shutil.copyfile(old.config_file, new.config_file)
         shutil.copyfile(old.env_file, new.env_file)

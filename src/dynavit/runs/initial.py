@@ -23,11 +23,11 @@ from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..models.sound_weights import check_sound
 from ..norms import Norm
+from .foreign import TIMM
 from .model_files import load_with_source, read_state
 
 State = dict[str, Tensor]
 
-TIMM = "timm:"
 KINDS = "a run directory, a .safetensors or .pth file, or timm:NAME"
 MOST_PREFIX_TOKENS = 8  # class, distillation and register tokens that may have positions in front of the patches'
 SHOWN = 4  # names in an error

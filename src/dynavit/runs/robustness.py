@@ -36,6 +36,7 @@ from .corrupted import CorruptedRun, Measured, Question, fingerprint_of, which_w
 from .directory import ComparisonDirectory, RunDirectory
 from .evaluate import EVAL_BATCH
 from .model_files import ModelCard
+from .overview import overview_of_opened
 from .subject import Subject, WhichOptions
 
 CLEAN = "clean"  # measured like a corruption, at severity 0
@@ -188,6 +189,8 @@ def _corruptions(
     if question.imagenet_c is not None:
         corruption_folders(question.imagenet_c, names, severities)  # what is missing is told before hours of work
     subject = CorruptedRun(question)
+    where = question.subject.directory.robustness
+    progress.overview(lambda: overview_of_opened(subject.opened, subject.split or "", writes=where))
     against, notes = _choose_baseline(subject, severities, baseline)
     other = None
     if isinstance(against, Path):
@@ -392,6 +395,7 @@ def _variant(question: Question, variant: str, folder: Path, progress: Progress)
     data, chosen = open_variant(variant, folder, classes)
     opened, _ = question.open(data).limited("test", question.limit)
     processes = opened.processes
+    progress.overview(lambda: overview_of_opened(opened, "test", writes=question.subject.directory.robustness))
     conditions = {
         "model": which_weights(opened),
         "images": {

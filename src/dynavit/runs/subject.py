@@ -6,7 +6,7 @@ Nothing at the top imports torch: the command line shows the fields of `Which` a
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from .directory import CheckpointName, RunDirectory, WeightsName
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..common.data import Data
     from ..data.config import DataConfig
     from ..models.cascade.policy import ExitPolicy
+    from .config import TrainConfig
     from .model_files import ModelCard
     from .opened import Opened
 
@@ -63,6 +64,8 @@ class Subject(Which):
     run: Path
     opened_data: "Data | None" = None
 
+    keeps_results: ClassVar[bool] = True  # in its directory
+
     @classmethod
     def of(cls, run: "str | PathLike[str] | Subject", options: "Which | WhichOptions | None" = None) -> "Subject":
         """From a path and the keyword arguments of a verb, whose `data` may also be a data set that is open already."""
@@ -94,17 +97,26 @@ class Subject(Which):
         model, source = load_with_source(self.run, self.checkpoint, self.weights)
         return model, ModelCard.read(self.run), source
 
+    def config(self) -> "TrainConfig":
+        """The options of its training: they say on which data, and on which machine."""
+        from .config import stored_config
+
+        return stored_config(self.directory)
+
+    def fitted(self, data: "Data", card: "ModelCard") -> "Data":
+        """Data as the model knows them."""
+        return data.prepared_as(card.facts, self.run)
+
     def open(self, data: "Data | None" = None, loading: "DataConfig | None" = None) -> "Opened":
         """The model with the data set it was trained on, or with another one that has as many classes."""
         from ..data.open import open_data
         from ..engine.processes import Processes
         from .assemble import build_task
-        from .config import stored_config
         from .opened import Opened
 
         model, card, source = self.load()
         card.require_guests(self.run, "task")
-        config = stored_config(self.directory)
+        config = self.config()
         if loading is None:
             loading = replace(config.loading, download=False)  # the run's owner asked for that, the caller did not
         loading = replace(loading, strict=self.strict or loading.strict)
@@ -116,7 +128,7 @@ class Subject(Which):
             else:
                 loading = replace(loading, options={})  # those are of the run's own data set
             data = open_data(self.data or config.data, self.data_dir or (config.data_dir if own else None), loading)
-        data = data.prepared_as(card.facts, self.run)
+        data = self.fitted(data, card)
         config.engine.device = self.device
         processes = Processes(config.engine)
         model = model.to(processes.device, processes.dtype)

@@ -14,13 +14,14 @@ from ..engine.log import require_tensorboard
 from ..engine.loop import Summary, train
 from ..engine.processes import Processes
 from ..engine.progress import Progress
-from .assemble import build_model, open_training_data, task_of_run, task_options
+from .assemble import build_model, decided, open_training_data, task_of_run, task_options
 from .config import TrainConfig, to_plain
 from .directory import RunDirectory
 from .evaluate import EVAL_BATCH, evaluate_run
 from .metrics_csv import write_metrics_csv
 from .model_files import ModelCard
 from .opened import final_split
+from .overview import overview_of_training
 from .same_run import check_same_run, dependence
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 def train_run(
     config: TrainConfig,
-    out: str | PathLike[str],
+    out: str | PathLike[str] | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -38,16 +39,18 @@ def train_run(
 ) -> Summary:
     """Train a model into the directory `out`, then evaluate it on the test split, or on validation where there is none.
 
+    Without `out` the directory is runs/MODEL-NORM-DATA-seedN; `Summary.directory` says where it is.
     An existing directory is refused, unless `resume` goes on where it stopped or `overwrite` begins again. With several
     processes (torchrun) all of them call this.
     """
-    progress, out = progress or Progress(), Path(out)
-    run = RunDirectory(out)
-    if resume:
-        run.check_resumable()
+    progress = progress or Progress()
+    if resume and out is not None:
+        RunDirectory(out).check_resumable()
     processes = Processes(config.engine)
     with guests_used() as guests:
-        data = open_training_data(config, processes, out if resume else None)
+        data = open_training_data(config, processes, Path(out) if resume and out is not None else None)
+        config = decided(config, data)
+        run = RunDirectory(out if out is not None else _directory_of(config))
         model, call = build_model(config, data)
         task_class = task_of_run(config, data)
         options = task_options(task_class, config.task_options)
@@ -56,8 +59,9 @@ def train_run(
     config = replace(config, task_options={name: to_plain(options)[name] for name in config.task_options})
     card = _card(call, data, task_class.name, to_plain(options), [guest._asdict() for guest in guests.values()])
     notes = list(data.notes)
-    if "patch_size" in call and "patch_size" not in config.model_options:
-        notes.append(f"{config.model} gets patches of {call['patch_size']} pixels to fit the images (model_options.patch_size)")
+    for option, what in {"patch_size": "patches of {} pixels", "splits": "tokens by the splits {}"}.items():
+        if option in call and option not in config.model_options:
+            notes.append(f"{config.model} gets {what.format(call[option])} to fit the images (model_options.{option})")
     if config.init_from is not None and not (resume and run.has_checkpoint()):
         from .initial import initial_weights
 
@@ -73,6 +77,7 @@ def train_run(
         require_tensorboard()
     with _begun(run, config, card, processes, resume=resume, overwrite=overwrite, command=command or ()):
         if processes.is_main:
+            progress.overview(lambda: overview_of_training(config, data, model, processes, run.path))
             for note in notes:
                 progress.note(note)
         processes.barrier()
@@ -88,10 +93,10 @@ def train_run(
             depends_on=dependence(config, card),
         )
         if processes.is_main and not (summary.nothing_to_do and run.metrics_table.is_file()):
-            write_metrics_csv(out)
+            write_metrics_csv(run.path)
         last = final_split(data)
         if last in data.splits and not _has_result(run.evaluation_file(last), summary.steps):
-            result = evaluate_run(out, split=last, data=data, device=config.engine.device, progress=progress)
+            result = evaluate_run(run.path, split=last, data=data, device=config.engine.device, progress=progress)
             if "not_stored" in result:
                 raise OSError(result["not_stored"])
         processes.barrier()
@@ -130,6 +135,11 @@ def _begun(
         except BaseException:
             run.forget_start()
             raise
+
+
+def _directory_of(config: TrainConfig) -> Path:
+    """A directory's name for a run that was not given one."""
+    return Path("runs") / f"{config.model}-{config.norm or 'own'}-{config.data}-seed{config.seed}".replace("/", "_")
 
 
 def _how(config: TrainConfig, processes: Processes, *, train: bool) -> LoaderOptions:

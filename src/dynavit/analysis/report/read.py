@@ -323,6 +323,6 @@ def _log(file: Path) -> list[dict[str, Any]]:
     """Its whole lines, and a note about the others."""
     lines = list(json_lines(file))
     damaged = [str(number) for number, line in enumerate(lines, 1) if line is None]
-    about = f"{len(damaged)} lines of {file.name} are damaged and left out: number {', '.join(damaged[:5])}"
+    about = f"damaged lines of {file.name} are left out, {len(damaged)} in all: number {', '.join(damaged[:5])}"
     notes = [{"kind": "note", "text": about}] if damaged else []
     return [*(line for line in lines if line is not None), *notes]
