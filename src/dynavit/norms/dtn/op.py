@@ -1,4 +1,4 @@
-"""One call for Dynamic Token Normalization: the C kernel where it can run, else the equations in torch.
+"""One call for Dynamic Token Normalization: C on CPUs or Triton on GPUs where they can run, else the equations in torch.
 
     normalise_tokens(Operands(x, weight, bias, lam_mean, lam_var, position), layout, mask)
 
@@ -16,6 +16,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..once_differentiable import once_differentiable
 from ..transforms import needs_plain_operations
+from .gpu.op import normalise_on_gpu
+from .gpu.supports import supports
 from .math import Layout, Operands, token_norm
 from .native import kernel
 from .native.build import load_kernel
@@ -29,6 +31,8 @@ _ONCE = (
 def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
     """(b, prefix + t, c) -> weight * (x - mu) / sqrt(sigma^2 + eps) + bias in x's dtype."""
     plain = backend == "torch" or needs_plain_operations()
+    if not plain and supports(operands, layout)[0]:
+        return normalise_on_gpu(operands, layout, mask)
     native = not plain and _has_native_form(operands, layout) and native_kernel_available()
     lengths = _lengths(mask, layout) if native and mask is not None else None
     if lengths is not None:
@@ -193,6 +197,7 @@ def _refuse(ctx: Any, *_: Any) -> Any:
 
 torch.library.register_autograd("dynavit::dtn", _differentiate, setup_context=_save)
 torch.library.register_autograd("dynavit::dtn_backward", _refuse)
+torch.library.register_autograd("dynavit::dtn_gpu_backward", _refuse)
 
 
 @torch.library.register_vmap("dynavit::dtn_backward")
