@@ -16,16 +16,13 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..once_differentiable import once_differentiable
 from ..transforms import needs_plain_operations
+from .direct import SECOND_DERIVATIVES
 from .gpu.op import normalise_on_gpu
 from .gpu.supports import supports
 from .math import Layout, Operands, token_norm
 from .native import kernel
 from .native.build import load_kernel
-
-_ONCE = (
-    "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
-    'build the layer with backend="torch".'
-)
+from .native.kernel import Mixing, Parameters
 
 
 def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
@@ -97,7 +94,7 @@ class _Recomputed(torch.autograd.Function):
         return _plain(Operands(*tensors), layout, mask)
 
     @staticmethod
-    @once_differentiable(_ONCE)
+    @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors: list[Any] = [
             tensor if tensor is None else tensor.detach().requires_grad_(need)
@@ -142,12 +139,31 @@ torch.library.define(
 
 @torch.library.impl("dynavit::dtn", "CPU")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    return kernel.forward(*_from_arguments(arguments))
+    operands, layout = _from_arguments(arguments)
+    return kernel.forward(*_as_arrays(operands), layout, operands.lengths)
 
 
 @torch.library.impl("dynavit::dtn_backward", "CPU")
 def _backward(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    return kernel.backward(grad, moments, *_from_arguments(arguments))
+    operands, layout = _from_arguments(arguments)
+    x, parameters, mixing = _as_arrays(operands)
+    grad = grad.to(x.dtype).contiguous()
+    grads = kernel.backward(grad, moments, x, parameters, mixing, layout, operands.lengths)
+    made = (x.new_zeros(x.shape[-1]) if part is None else part for part in grads)
+    types = ((x if like is None else like).dtype for like in operands)
+    return tuple(part.to(dtype) for part, dtype in zip(made, types, strict=False))
+
+
+def _as_arrays(operands: Operands) -> tuple[Tensor, Parameters, Mixing]:
+    """Contiguous, in types that C reads."""
+    x, weight, bias, *numbers = operands[:-1]
+    single = all(part.dtype == torch.float32 for part in numbers)
+    types = (*(x.dtype,) * 2, *(torch.float32 if single else torch.float64,) * 3)
+    arrays = (
+        None if part is None else part.to(dtype).contiguous()
+        for part, dtype in zip((weight, bias, *numbers), types, strict=True)
+    )
+    return x.contiguous(), Parameters(*arrays), Mixing(operands.lam_mean.shape[0])
 
 
 @torch.library.register_fake("dynavit::dtn")
@@ -186,13 +202,13 @@ class _Native(torch.autograd.Function):
         return output[0]
 
     @staticmethod
-    @once_differentiable(_ONCE)
+    @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _differentiate(ctx, grad, None)
 
 
 def _refuse(ctx: Any, *_: Any) -> Any:
-    raise NotImplementedError(_ONCE)
+    raise NotImplementedError(SECOND_DERIVATIVES)
 
 
 torch.library.register_autograd("dynavit::dtn", _differentiate, setup_context=_save)

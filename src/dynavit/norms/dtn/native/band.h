@@ -80,21 +80,17 @@ static void band_fill_row(Band *band, int i, int from, int to, const Score *scor
     band->count[i] = high - low + 1;
 }
 
-static void band_free(Band *band) {
-    free(band->first);
-    free(band->count);
-    free(band->p);
-}
+static void band_free(Band *band) { free(band->p); }
 
 /* Returns 0 if memory is short; the band must be freed in either case. */
 static int band_make(Band *band, const Score *score, int n) {
     band->n = n;
     band->width = band_width(n, score->radius);
-    band->first = malloc(n * sizeof(int));
-    band->count = malloc(n * sizeof(int));
-    band->p = malloc((size_t)n * band->width * sizeof(double));
+    band->p = malloc(band_size(band) * sizeof(double) + 2 * n * sizeof(int)); /* in one piece */
     ExpTable table;
-    if (!band->first || !band->count || !band->p || !exp_table_make(&table, score, n)) return 0;
+    if (!band->p || !exp_table_make(&table, score, n)) return 0;
+    band->first = (int *)(band->p + band_size(band));
+    band->count = band->first + n;
     int reach = table.reach;
     for (int i = 0, known_from = 1, known_to = 0; i < n; i++) {
         int from = i < reach ? -i : -reach, to = n - 1 - i < reach ? n - 1 - i : reach;

@@ -6,7 +6,7 @@
 #include "band.h"
 
 /* Block q: rows row[q] <= i < row[q + 1], columns from[q] <= j < to[q]. Its numbers begin at at[q];
-   there is one for each row and column. Row i stands in block of[i]. */
+   there is one for each row and column. Row i stands in block of[i]. All in one piece of memory. */
 typedef struct {
     int count, *row, *of, *from, *to;
     long *at;
@@ -23,25 +23,19 @@ static inline int height_of(const Blocks *blocks, int q) {
 static int blocks_make(Blocks *blocks, int n, int most) {
     int count = (n + most - 1) / most;
     blocks->count = count;
-    blocks->row = malloc((count + 1) * sizeof(int));
-    blocks->of = malloc(n * sizeof(int));
-    blocks->from = malloc(count * sizeof(int));
-    blocks->to = malloc(count * sizeof(int));
-    blocks->at = malloc(count * sizeof(long));
-    if (!blocks->row || !blocks->of || !blocks->from || !blocks->to || !blocks->at) return 0;
+    blocks->at = malloc(count * sizeof(long) + (3 * count + 1 + n) * sizeof(int));
+    if (!blocks->at) return 0;
+    blocks->row = (int *)(blocks->at + count);
+    blocks->of = blocks->row + count + 1;
+    blocks->from = blocks->of + n;
+    blocks->to = blocks->from + count;
     for (int q = 0; q <= count; q++) blocks->row[q] = (long)q * n / count;
     for (int q = 0; q < count; q++)
         for (int i = blocks->row[q]; i < blocks->row[q + 1]; i++) blocks->of[i] = q;
     return 1;
 }
 
-static void blocks_free(Blocks *blocks) {
-    free(blocks->row);
-    free(blocks->of);
-    free(blocks->from);
-    free(blocks->to);
-    free(blocks->at);
-}
+static void blocks_free(Blocks *blocks) { free(blocks->at); }
 
 /* Columns of each block: from the first to the last that any of its rows sees. */
 static void blocks_find_columns(Blocks *blocks, const Band *band, int transpose) {

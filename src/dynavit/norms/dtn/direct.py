@@ -1,0 +1,71 @@
+"""The C kernel called directly: an ordinary call on a CPU, as small as Python allows.
+
+The dispatcher and conversions of parameters would take longer than the work on a small grid. So where nobody watches (no
+torch.compile, no counter of operations, no transform) and the parameters have types that C reads, they go to the kernel as
+they are. Everything else takes the way through `op.py`, with the same numbers.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..once_differentiable import once_differentiable
+from ..transforms import needs_plain_operations
+from .math import Layout
+from .native.build import load_kernel
+from .native.kernel import Mixing, Parameters, backward, forward
+
+SECOND_DERIVATIVES = (
+    "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
+    'build the layer with backend="torch".'
+)
+_PLAIN = (Tensor, torch.nn.Parameter)
+_REALS = {torch.float32, torch.float64}
+
+
+def can_be_direct(x: Tensor, parameters: Parameters) -> bool:
+    """Whether a call on x (b, t, c) may go to the C kernel without the dispatcher."""
+    if torch.compiler.is_compiling() or type(x) not in _PLAIN or not x.is_cpu or x.dtype not in _REALS:
+        return False
+    if torch._C._len_torch_dispatch_stack() or needs_plain_operations() or load_kernel() is None:
+        return False
+    weight, bias, mean, var, position = parameters
+    types = set()
+    for part in (mean, var, position):
+        if part is not None:
+            types.add(part.dtype)
+            if not _is_array(part):
+                return False
+    for part in (weight, bias):
+        if part is not None and not (part.dtype == x.dtype and _is_array(part)):
+            return False
+    return len(types) < 2 and types <= _REALS
+
+
+def _is_array(parameter: Tensor) -> bool:
+    return type(parameter) in _PLAIN and parameter.is_cpu and parameter.is_contiguous()
+
+
+def normalise_directly(x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout) -> Tensor:
+    """(b, prefix + t, c) -> normalised, with the affine map. For calls that `can_be_direct` says yes to."""
+    x = x.contiguous()
+    if torch.is_grad_enabled():
+        return _Direct.apply(x, *parameters, mixing, layout)
+    return forward(x, parameters, mixing, layout)[0]
+
+
+class _Direct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
+        *parameters, mixing, layout = arguments
+        y, moments = forward(x, Parameters(*parameters), mixing, layout)
+        ctx.save_for_backward(x, *parameters, moments)
+        ctx.how = mixing, layout
+        return y
+
+    @staticmethod
+    @once_differentiable(SECOND_DERIVATIVES)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, *parameters, moments = ctx.saved_tensors
+        return *backward(grad.contiguous(), moments, x, Parameters(*parameters), *ctx.how), None, None
