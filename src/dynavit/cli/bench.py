@@ -14,12 +14,8 @@ def bench_norms(
     shapes: list[str] | str | None = None,
     repeats: AtLeastOne = 30,
     sweep: bool = True,
-<<<<<<< HEAD
-    threads: Threads | None = None,
-=======
     device: str | None = None,
-    threads: int | None = None,
->>>>>>> gpu
+    threads: Threads | None = None,
     out: Path | None = None,
 ) -> None:
     """Measure every normaliser against nn.LayerNorm: time, memory kept for backward, arithmetic.
@@ -59,18 +55,11 @@ def bench_models(
     models: list[str] | str | None = None,
     sizes: bool = True,
     steps: bool = True,
-<<<<<<< HEAD
     repeats: AtLeastOne = 7,
     batch: AtLeastOne = 8,
     img_size: Pixels = 224,
-    threads: Threads | None = None,
-=======
-    repeats: int = 7,
-    batch: int = 8,
-    img_size: int = 224,
     device: str | None = None,
-    threads: int | None = None,
->>>>>>> gpu
+    threads: Threads | None = None,
     out: Path | None = None,
 ) -> None:
     """Measure whole models with DTN beside LN: size next to the paper's figures, time and memory of a training step.

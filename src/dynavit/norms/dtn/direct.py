@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..once_differentiable import once_differentiable
-from ..transforms import needs_plain_operations
+from ..transforms import is_transformed, needs_plain_operations
 from .math import Layout
 from .native.build import load_kernel
 from .native.kernel import Mixing, Parameters, backward, forward
@@ -68,4 +68,25 @@ class _Direct(torch.autograd.Function):
     @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *parameters, moments = ctx.saved_tensors
-        return *backward(grad.contiguous(), moments, x, Parameters(*parameters), *ctx.how), None, None
+        run = _OfEach.apply if is_transformed() else _gradients
+        return *run(grad, moments, x, *parameters, *ctx.how), None, None
+
+
+def _gradients(grad: Tensor, moments: Tensor, x: Tensor, *arguments: Any) -> tuple[Tensor | None, ...]:
+    *parameters, mixing, layout = arguments
+    return backward(grad.contiguous(), moments, x, Parameters(*parameters), mixing, layout)
+
+
+class _OfEach(torch.autograd.Function):
+    """The gradients for several cotangents of one forward call, one after the other (`is_grads_batched`)."""
+
+    forward = staticmethod(_gradients)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], grad: Tensor, *rest: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        each = [_gradients(part, *rest) for part in grad.unbind(in_dims[0])]
+        together = tuple(None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True))
+        return together, tuple(None if part is None else 0 for part in together)
