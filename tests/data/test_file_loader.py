@@ -3,6 +3,9 @@
 import gc
 import multiprocessing
 import random
+import re
+import signal
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +108,7 @@ def test_processes_share_the_steps_of_one(data, train, world, accumulate):
     whole = list(loader(data, train).epoch(1))
     ranks = [list(loader(data, train, rank=r, world=world, accumulate=accumulate).epoch(1)) for r in range(world)]
     for step, (single,) in enumerate(whole):
-        parts = [part for rank in ranks for part in rank[step]]
+        parts = [part for micro_batch in zip(*(rank[step] for rank in ranks), strict=True) for part in micro_batch]
         assert len(parts) == world * accumulate and all(len(part.inputs) == max(part.count, 1) for part in parts)
         for name in ("inputs", "targets", "index"):
             assert torch.equal(torch.cat([getattr(part, name)[: part.count] for part in parts]), getattr(single, name))
@@ -134,11 +137,18 @@ def test_workers_change_nothing(data):
 
 
 def test_workers_end_with_the_loader_also_in_the_middle(data):
+    """And are deaf to Ctrl-C, which a terminal sends to all: their tracebacks would bury the word of the first process."""
     before = set(multiprocessing.active_children())
     files = loader(data, workers=1)
     running = files.epoch()
     next(running)
-    assert len(set(multiprocessing.active_children()) - before) == 1
+    (worker,) = set(multiprocessing.active_children()) - before
+    for process in (worker.pid, forkserver._forkserver._forkserver_pid):
+        status = Path(f"/proc/{process}/status").read_text()
+        blocked = int(re.search(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE)[1], 16)
+        assert blocked >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    del worker
     del running, files
     gc.collect()
     assert set(multiprocessing.active_children()) <= before
@@ -159,7 +169,7 @@ def test_mixing_knows_its_part(data):
     plain = list(loader(data, augment=AugmentConfig(recipe="none"), **place).epoch(1))
     mixed = list(loader(data, augment=augment, **place).epoch(1))
     mixer = Mixer(2, augment, 0)
-    expected = [[mixer(batch, 1, step, 2 + i) for i, batch in enumerate(parts)] for step, parts in enumerate(plain)]
+    expected = [[mixer(batch, 1, step, 2 * i + 1) for i, batch in enumerate(parts)] for step, parts in enumerate(plain)]
     assert_same_steps(mixed, expected)
     assert next(loader(data, train=False, augment=augment).epoch())[0].targets.dtype == torch.int64
 

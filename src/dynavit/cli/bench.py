@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from ..common.fits import AtLeastOne, Pixels
+from ..engine.config import Threads
 from ..runs.config import TrainConfig
 from .show import print_table, progress
 
@@ -10,10 +12,10 @@ from .show import print_table, progress
 def bench_norms(
     norms: list[str] | str | None = None,
     shapes: list[str] | str | None = None,
-    repeats: int = 30,
+    repeats: AtLeastOne = 30,
     sweep: bool = True,
     device: str | None = None,
-    threads: int | None = None,
+    threads: Threads | None = None,
     out: Path | None = None,
 ) -> None:
     """Measure every normaliser against nn.LayerNorm: time, memory kept for backward, arithmetic.
@@ -53,11 +55,11 @@ def bench_models(
     models: list[str] | str | None = None,
     sizes: bool = True,
     steps: bool = True,
-    repeats: int = 7,
-    batch: int = 8,
-    img_size: int = 224,
+    repeats: AtLeastOne = 7,
+    batch: AtLeastOne = 8,
+    img_size: Pixels = 224,
     device: str | None = None,
-    threads: int | None = None,
+    threads: Threads | None = None,
     out: Path | None = None,
 ) -> None:
     """Measure whole models with DTN beside LN: size next to the paper's figures, time and memory of a training step.
@@ -90,7 +92,7 @@ def _names(given: list[str] | str | None) -> list[str] | None:
     return given
 
 
-def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = None) -> None:
+def bench_loop(config_of_run: TrainConfig, steps: AtLeastOne = 100, out: Path | None = None) -> None:
     """Measure the training loop against a bare one: what data, logging and checkpoints cost.
 
     Takes the options of `dynavit train`: `dynavit bench loop --config cifar10 --data-dir D`.

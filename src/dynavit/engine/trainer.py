@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..common.batch import Batch
-from .checkpoint import Checkpoints, Snapshot
+from ..common.fits import check_fits
+from .checkpoint import STATE, Checkpoints, Snapshot, State
 from .clock import Clock
 from .compiling import Compiled
 from .config import TrainPlan
@@ -23,7 +24,7 @@ from .processes import Processes
 from .schedule import lr_at
 from .seeding import seed_everything
 from .sharded import assign, gathered, whole_number
-from .task_state import own_state
+from .task_state import may_lack, own_state, trained_parameters
 
 
 class Trainer:
@@ -34,6 +35,7 @@ class Trainer:
         best: {"value", "step", "weights"} of the best validation so far.
         window: sums over the steps since the last log line, {name: ()}; `window_steps` and `window_images` count them.
         log_size: bytes of metrics.jsonl at the checkpoint that was resumed.
+        to_validate: whether the validation after this step was begun and is not complete.
     """
 
     def __init__(self, task: Task, plan: TrainPlan, steps_per_epoch: int, total: int, processes: Processes) -> None:
@@ -53,6 +55,7 @@ class Trainer:
         self.window: dict[str, Tensor] = {}
         self.window_steps = self.window_images = self.log_size = 0
         self.clock = Clock()
+        self.to_validate = False
 
     @contextmanager
     def deferred_statistics(self) -> Iterator[None]:
@@ -200,6 +203,7 @@ class Trainer:
             "window_steps": self.window_steps,
             "window_images": self.window_images,
             "best": self.best,
+            "to_validate": self.to_validate,
             "log_size": log_size,
             "clock": self.clock.state(),
         }
@@ -218,10 +222,10 @@ class Trainer:
         self.step, self.best, self.log_size = state["step"], state["best"], state["log_size"]
         if self.processes.is_main:
             checkpoints.settle(self.is_best)
-        for name, tensor in self.task.model.state_dict().items():
-            assign(tensor, snapshot.model[name])
-        for name, tensor in own_state(self.task).items():
-            assign(tensor, (snapshot.task or {})[name])
+        stored = snapshot.model | (snapshot.task or {})
+        for name, tensor in (self.task.model.state_dict() | own_state(self.task)).items():
+            if name in stored:  # else of an earlier version, see `_check_fits`
+                assign(tensor, stored[name])
         if self.ema is not None and snapshot.ema is not None:
             self.ema.load(snapshot.ema, state["ema_updates"])
         load_optimiser_state(self.optimiser, self.task, state["optimiser"])
@@ -230,10 +234,17 @@ class Trainer:
         self.window = window if self.processes.is_main else {name: torch.zeros_like(value) for name, value in window.items()}
         self.window_steps, self.window_images = state["window_steps"], state["window_images"]
         self.clock = Clock(**state["clock"])
+        self.to_validate = state.get("to_validate", False)  # absent in older ones
+        if self.to_validate:
+            for set_progress in self.set_progress:
+                set_progress(self.step - 1, self.total)  # as in the step before, which the validation belongs to
 
     def _check_fits(self, snapshot: Snapshot) -> None:
+        check_fits(State, snapshot.state, STATE)
         own = {name: tuple(tensor.shape) for name, tensor in (self.task.model.state_dict() | own_state(self.task)).items()}
         stored = {name: tuple(tensor.shape) for name, tensor in (snapshot.model | (snapshot.task or {})).items()}
+        newer = may_lack(self.task)
+        own = {name: shape for name, shape in own.items() if name in stored or name not in newer}
         if own != stored:
             name = min(name for name in own.keys() | stored.keys() if own.get(name) != stored.get(name))
             raise ValueError(
@@ -250,3 +261,8 @@ class Trainer:
             raise ValueError(
                 "the checkpoint has an EMA and the plan has none, or the other way round; resume with the same ema.decay"
             )
+        shapes = {name: parameter.shape for name, parameter in trained_parameters(self.task).items()}
+        for name, moments in snapshot.state["optimiser"].items():
+            for key, moment in moments.items():
+                if moment.shape != (shapes.get(name) if key != "step" else ()):
+                    raise ValueError(f"{STATE}: the optimiser's {key} of {name} has shape {tuple(moment.shape)}")

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..common.newer_state import newer_names
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
 from ..models.cascade import Cascade
@@ -293,6 +294,8 @@ def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
     for name in unused:
         del weights[name]
     weights |= {name: own[name] for name in fresh}
+    newer = newer_names(model)
+    fresh = [name for name in fresh if name not in newer]  # a counter that starts at 0 is no news
     notes = [f"{len(fresh)} tensors of norms start fresh ({_some(fresh, 1)})"] if fresh else []
     return notes + ([f"{len(unused)} tensors of the source's norms are not used ({_some(unused, 1)})"] if unused else [])
 

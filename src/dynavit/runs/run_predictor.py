@@ -76,4 +76,8 @@ class RunPredictor:
         except ValueError as error:
             return {"image": str(path), "error": str(error)}
         like = next(self.task.model.parameters())
-        return {"image": str(path), **self.task.answer(inputs.to(like), self.card.facts, top, self.policy)}
+        try:
+            return {"image": str(path), **self.task.answer(inputs.to(like), self.card.facts, top, self.policy)}
+        except (ValueError, RuntimeError) as error:
+            where = self.subject.directory.card_file
+            raise ValueError(f"the model cannot answer about images as {where} prepares them: {error}") from error

@@ -3,19 +3,20 @@
     normalise_tokens(Operands(x, weight, bias, lam_mean, lam_var, position), layout, mask)
 
 The C kernel sits behind the dispatcher op `dynavit::dtn`, so that torch.compile, FLOP counters and autograd see one node;
-torch.export and ONNX see the plain products instead. Both ways save only x for the backward pass.
+torch.export, torch.func, torch.jit and ONNX see the plain products instead. Both ways save only x for the backward pass.
 """
 
-import functools
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ..once_differentiable import once_differentiable
+from ..transforms import needs_plain_operations
 from .gpu.op import normalise_on_gpu
 from .gpu.supports import supports
 from .math import Layout, Operands, token_norm
@@ -30,7 +31,7 @@ _ONCE = (
 
 def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
     """(b, prefix + t, c) -> weight * (x - mu) / sqrt(sigma^2 + eps) + bias in x's dtype."""
-    plain = backend == "torch" or torch.compiler.is_exporting()
+    plain = backend == "torch" or needs_plain_operations()
     if not plain and supports(operands, layout)[0]:
         return normalise_on_gpu(operands, layout, mask)
     native = not plain and _has_native_form(operands, layout) and native_kernel_available()
@@ -86,33 +87,6 @@ def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
-class _Refusing(torch.autograd.Function):
-    """Passes gradients through. They depend on `inputs`, but differentiating them again is an error."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: int, *tensors: Any) -> tuple[Any, ...]:
-        return tensors[inputs:]
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(_ONCE)
-
-
-def _once_differentiable(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """As torch's decorator of this name, with an error that names the way out."""
-
-    @functools.wraps(backward)
-    def wrapped(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        with torch.no_grad():
-            grads = backward(ctx, grad)
-        if not torch.is_grad_enabled():  # create_graph=False
-            return grads
-        inputs = (grad, *ctx.saved_tensors)
-        return _Refusing.apply(len(inputs), *inputs, *grads)
-
-    return wrapped
-
-
 class _Recomputed(torch.autograd.Function):
     """`_plain`, but only its inputs are kept for the backward pass, which computes the statistics again."""
 
@@ -124,7 +98,7 @@ class _Recomputed(torch.autograd.Function):
         return _plain(Operands(*tensors), layout, mask)
 
     @staticmethod
-    @_once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors: list[Any] = [
             tensor if tensor is None else tensor.detach().requires_grad_(need)
@@ -213,7 +187,7 @@ class _Native(torch.autograd.Function):
         return output[0]
 
     @staticmethod
-    @_once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _differentiate(ctx, grad, None)
 
@@ -225,6 +199,24 @@ def _refuse(ctx: Any, *_: Any) -> Any:
 torch.library.register_autograd("dynavit::dtn", _differentiate, setup_context=_save)
 torch.library.register_autograd("dynavit::dtn_backward", _refuse)
 torch.library.register_autograd("dynavit::dtn_gpu_backward", _refuse)
+
+
+def _backward_of_each(
+    backward: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Several cotangents of one forward call, one after the other."""
+
+    def of(index: int) -> tuple[Tensor, ...]:
+        own = (part.select(dim, index) if isinstance(dim, int) else part for part, dim in zip(arguments, in_dims, strict=True))
+        grads: tuple[Tensor, ...] = backward(*own)
+        return grads
+
+    grads = [torch.stack(parts) for parts in zip(*(of(index) for index in range(info.batch_size)), strict=True)]
+    return tuple(grads), (0,) * len(grads)
+
+
+torch.library.register_vmap("dynavit::dtn_backward", partial(_backward_of_each, torch.ops.dynavit.dtn_backward))
+torch.library.register_vmap("dynavit::dtn_gpu_backward", partial(_backward_of_each, torch.ops.dynavit.dtn_gpu_backward))
 
 
 @register_flop_formula(torch.ops.dynavit.dtn)
