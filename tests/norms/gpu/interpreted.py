@@ -100,7 +100,8 @@ def test_radius(grid, launches):
 
 
 MASKED = [
-    pytest.param((5, 6), 3, 1, {"num_prefix_tokens": 1}, id="5x6"),
+    pytest.param((3, 18), 2, 1, {"num_prefix_tokens": 1}, id="3x18"),
+    pytest.param((5, 6), 3, 1, {"num_prefix_tokens": 1}, marks=slow, id="5x6"),
     pytest.param((5, 6), 6, 2, {"radius": 2}, marks=slow, id="5x6 radius"),
     pytest.param((9, 20), 12, 2, {}, marks=slow, id="9x20"),
     pytest.param((20, 6), 4, 1, {"affine": False, "only_var": True}, marks=slow, id="20x6"),
@@ -144,11 +145,12 @@ def test_masked_row_that_sees_no_real_token():
 @slow
 def test_released_variant(launches):
     """Variances divide by C - 1, also those of prefix tokens."""
-    made = {}
-    for backend in ("auto", "torch"):
-        norm = scatter(create_norm("dtn_released", 12, heads=2, dtype=torch.float64, num_prefix_tokens=1, backend=backend))
-        made[backend] = run(norm, tokens(2, 31, 12), grid=(5, 6))
-    assert_close(made["auto"], made["torch"], 1e-12)
+    options = {"heads": 2, "dtype": torch.float64, "num_prefix_tokens": 1}
+    norm = scatter(create_norm("dtn_released", 12, **options))
+    plain = create_norm("dtn_released", 12, backend="torch", **options)
+    plain.load_state_dict(norm.state_dict())
+    x = tokens(2, 31, 12)
+    assert_close(run(norm, x, grid=(5, 6)), run(plain, x, grid=(5, 6)), 1e-12)
     assert launches == ["forward", "backward"]
 
 
@@ -203,14 +205,22 @@ def plain_torch(parts: list[Tensor], grid: tuple[int, int], dtype: torch.dtype) 
     return y.detach(), *torch.autograd.grad(y, leaves, cotangent(y))
 
 
-def errors(parts: list[Tensor], grid: tuple[int, int]) -> tuple[float, list[float]]:
-    """Of the kernels: the output's as a multiple of torch float32's own, and relative ones of all gradients."""
+def errors(parts: list[Tensor], grid: tuple[int, int]) -> tuple[float, float]:
+    """Errors of the kernels as shares of what is allowed: the output's largest, and the worst relative one of a gradient.
+
+    Allowed are 8 times plain torch's errors in float32, for gradients at least 2e-6. Some gradients of a single head are small
+    sums of large numbers, where torch too is not as good as that.
+    """
     exact, single = plain_torch(parts, grid, torch.float64), plain_torch(parts, grid, torch.float32)
     y, kept = launch.forward(Operands(*parts), Layout(grid), None)
     grads = launch.backward(cotangent(y), kept, Operands(*parts), Layout(grid), None)
-    own = float((single[0] - exact[0]).abs().max())
-    relative = [float((grad.double() - true).norm() / true.norm()) for grad, true in zip(grads, exact[1:], strict=True)]
-    return float((y - exact[0]).abs().max()) / own, relative
+    output = float((y - exact[0]).abs().max() / (single[0] - exact[0]).abs().max()) / 8
+    three = zip(grads, single[1:], exact[1:], strict=True)
+    return output, max(relative(grad, true) / max(8 * relative(own, true), 2e-6) for grad, own, true in three)
+
+
+def relative(grad: Tensor, true: Tensor) -> float:
+    return float((grad.double() - true).norm() / true.norm())
 
 
 PRECISE = [
@@ -225,9 +235,8 @@ PRECISE = [
 @pytest.mark.parametrize(("grid", "channels", "heads", "how"), PRECISE)
 def test_three_tf32_products_are_as_good_as_float32(grid, channels, heads, how, monkeypatch):
     emulate(monkeypatch)
-    output, grads = errors(example(grid, channels, heads, **how), grid)
-    assert output <= 8
-    assert max(grads) <= 2e-6, grads
+    output, gradient = errors(example(grid, channels, heads, **how), grid)
+    assert output <= 1 and gradient <= 1
 
 
 @pytest.mark.parametrize(("grid", "channels", "heads", "how"), PRECISE)
@@ -235,8 +244,8 @@ def test_plain_tf32_fails_the_same_test(grid, channels, heads, how, monkeypatch)
     """The negative control: what the test above would say if the precision were wrong."""
     emulate(monkeypatch)
     monkeypatch.setattr(configuration, "PRECISION", "tf32")
-    output, grads = errors(example(grid, channels, heads, **how), grid)
-    assert output > 8 and max(grads) > 2e-6
+    output, gradient = errors(example(grid, channels, heads, **how), grid)
+    assert output > 1 and gradient > 1
 
 
 @slow
@@ -345,6 +354,18 @@ def test_compiled_training_equals_eager():
     expected = run(norm, x, grid=(3, 4))
     norm.compile(fullgraph=True, backend="aot_eager")
     assert_close(run(norm, x, grid=(3, 4)), expected, 1e-12)
+
+
+@slow
+def test_several_cotangents_at_once(launches):
+    """As torch.autograd.functional asks for them: one forward call, a backward call for each."""
+    norm, x = layer(4, 2), tokens(1, 6, 4).requires_grad_()
+    y = norm(x, grid=(2, 3))
+    directions = torch.stack([cotangent(y), torch.ones_like(y)])
+    (together,) = torch.autograd.grad(y, x, directions, is_grads_batched=True, retain_graph=True)
+    alone = [torch.autograd.grad(y, x, direction, retain_graph=True)[0] for direction in directions]
+    torch.testing.assert_close(together, torch.stack(alone))
+    assert launches == ["forward", *["backward"] * 4]
 
 
 def test_flops_are_those_of_two_separable_statistics():

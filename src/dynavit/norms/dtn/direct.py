@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ..once_differentiable import once_differentiable
-from ..transforms import is_transformed, needs_plain_operations
-from .math import Layout
+from ..transforms import is_batched, needs_plain_operations
+from .arguments import as_arguments
+from .math import Layout, Operands
 from .native.build import load_kernel
-from .native.kernel import Mixing, Parameters, backward, forward
+from .native.kernel import Mixing, Parameters, backward, forward, share_of, slope_of
 
 SECOND_DERIVATIVES = (
     "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
@@ -68,25 +69,35 @@ class _Direct(torch.autograd.Function):
     @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *parameters, moments = ctx.saved_tensors
-        run = _OfEach.apply if is_transformed() else _gradients
-        return *run(grad, moments, x, *parameters, *ctx.how), None, None
+        run = _watched if is_batched(grad) else _gradients
+        return *run(grad, moments, x, Parameters(*parameters), *ctx.how), None, None
 
 
-def _gradients(grad: Tensor, moments: Tensor, x: Tensor, *arguments: Any) -> tuple[Tensor | None, ...]:
-    *parameters, mixing, layout = arguments
-    return backward(grad.contiguous(), moments, x, Parameters(*parameters), mixing, layout)
+def _gradients(
+    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout
+) -> tuple[Tensor | None, ...]:
+    return backward(grad.contiguous(), moments, x, parameters, mixing, layout)
 
 
-class _OfEach(torch.autograd.Function):
-    """The gradients for several cotangents of one forward call, one after the other (`is_grads_batched`)."""
-
-    forward = staticmethod(_gradients)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], grad: Tensor, *rest: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        each = [_gradients(part, *rest) for part in grad.unbind(in_dims[0])]
-        together = tuple(None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True))
-        return together, tuple(None if part is None else 0 for part in together)
+def _watched(
+    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout
+) -> tuple[Tensor | None, ...]:
+    """The same through the dispatcher, which knows what to do with many cotangents at once (`is_grads_batched`)."""
+    weight, bias, mean, var, position = parameters
+    shares = [
+        share_of(part, kind, fixed, x, mixing.heads)
+        for part, kind, fixed in ((mean, mixing.mean_kind, mixing.fixed_mean), (var, mixing.var_kind, mixing.fixed_var))
+    ]
+    places = x.new_zeros(mixing.heads, 1 + len(layout.grid)) if position is None else position
+    operands = Operands(x, weight, bias, *shares, places)
+    grad_x, *affine, grad_mean, grad_var, grad_position = torch.ops.dynavit.dtn_backward(
+        grad, moments, *operands, *as_arguments(layout)
+    )
+    grads = (
+        grad_x,
+        *affine,
+        grad_mean * slope_of(shares[0], mixing.mean_kind),
+        grad_var * slope_of(shares[1], mixing.var_kind),
+    )
+    wanted = (x, *parameters)
+    return tuple(None if part is None else grad for part, grad in zip(wanted, (*grads, grad_position), strict=True))

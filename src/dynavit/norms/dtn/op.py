@@ -8,7 +8,8 @@ torch.export, torch.func, torch.jit and ONNX see the plain products instead. Bot
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, get_type_hints
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..once_differentiable import once_differentiable
 from ..transforms import needs_plain_operations
+from .arguments import SCHEMA, TENSORS, as_arguments, from_arguments
 from .direct import SECOND_DERIVATIVES
 from .gpu.op import normalise_on_gpu
 from .gpu.supports import supports
@@ -35,7 +37,7 @@ def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = N
     if lengths is not None:
         operands = operands._replace(lengths=lengths)
     if native and (mask is None or lengths is not None):
-        arguments = (*operands, *_as_arguments(layout))
+        arguments = (*operands, *as_arguments(layout))
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return torch.ops.dynavit.dtn(*arguments)[0]
         return _Native.apply(*arguments)
@@ -109,43 +111,22 @@ class _Recomputed(torch.autograd.Function):
 
 # ---- the dispatcher op over the C kernel ----
 
-_TENSORS = len(Operands._fields)
-
-
-def _schema() -> str:
-    """Arguments of both ops: the fields of `Operands`, then the numbers of `_as_arguments`."""
-    kinds = {name: "Tensor" if kind is Tensor else "Tensor?" for name, kind in get_type_hints(Operands).items()}
-    tensors = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
-    return f"{tensors}, int[] grid, int prefix, int radius, bool banded, int ddof, float eps"
-
-
-def _as_arguments(layout: Layout) -> tuple[Any, ...]:
-    radius = -1 if layout.radius is None else layout.radius
-    return list(layout.grid), layout.prefix, radius, layout.banded, layout.ddof, layout.eps
-
-
-def _from_arguments(arguments: tuple[Any, ...]) -> tuple[Operands, Layout]:
-    grid, prefix, radius, banded, ddof, eps = arguments[_TENSORS:]
-    layout = Layout(tuple(grid), prefix, None if radius < 0 else radius, banded, ddof=ddof, eps=eps)
-    return Operands(*arguments[:_TENSORS]), layout
-
-
-torch.library.define("dynavit::dtn", f"({_schema()}) -> (Tensor, Tensor)")
+torch.library.define("dynavit::dtn", f"({SCHEMA}) -> (Tensor, Tensor)")
 torch.library.define(
     "dynavit::dtn_backward",
-    f"(Tensor grad, Tensor moments, {_schema()}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"(Tensor grad, Tensor moments, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
 @torch.library.impl("dynavit::dtn", "CPU")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    operands, layout = _from_arguments(arguments)
+    operands, layout = from_arguments(arguments)
     return kernel.forward(*_as_arrays(operands), layout, operands.lengths)
 
 
 @torch.library.impl("dynavit::dtn_backward", "CPU")
 def _backward(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    operands, layout = _from_arguments(arguments)
+    operands, layout = from_arguments(arguments)
     x, parameters, mixing = _as_arrays(operands)
     grad = grad.to(x.dtype).contiguous()
     grads = kernel.backward(grad, moments, x, parameters, mixing, layout, operands.lengths)
@@ -174,15 +155,15 @@ def _forward_fake(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 @torch.library.register_fake("dynavit::dtn_backward")
 def _backward_fake(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    x, weight, bias, *others = arguments[: _TENSORS - 1]  # all but `lengths`
+    x, weight, bias, *others = arguments[: TENSORS - 1]  # all but `lengths`
     affine = [x.new_empty(x.shape[-1], dtype=(x if part is None else part).dtype) for part in (weight, bias)]
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     return grad_x, *affine, *(torch.empty_like(part) for part in others)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:_TENSORS], output[1])
-    ctx.layout = inputs[_TENSORS:]
+    ctx.save_for_backward(*inputs[:TENSORS], output[1])
+    ctx.layout = inputs[TENSORS:]
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
@@ -216,23 +197,28 @@ torch.library.register_autograd("dynavit::dtn_backward", _refuse)
 torch.library.register_autograd("dynavit::dtn_gpu_backward", _refuse)
 
 
-@torch.library.register_vmap("dynavit::dtn_backward")
-def _backward_of_each(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+def _backward_of_each(
+    backward: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Several cotangents of one forward call, one after the other."""
 
     def of(index: int) -> tuple[Tensor, ...]:
         own = (part.select(dim, index) if isinstance(dim, int) else part for part, dim in zip(arguments, in_dims, strict=True))
-        grads: tuple[Tensor, ...] = torch.ops.dynavit.dtn_backward(*own)
+        grads: tuple[Tensor, ...] = backward(*own)
         return grads
 
     grads = [torch.stack(parts) for parts in zip(*(of(index) for index in range(info.batch_size)), strict=True)]
     return tuple(grads), (0,) * len(grads)
 
 
+torch.library.register_vmap("dynavit::dtn_backward", partial(_backward_of_each, torch.ops.dynavit.dtn_backward))
+torch.library.register_vmap("dynavit::dtn_gpu_backward", partial(_backward_of_each, torch.ops.dynavit.dtn_gpu_backward))
+
+
 @register_flop_formula(torch.ops.dynavit.dtn)
 def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
     """Two statistics by the dense separable formula, whatever was cut: 2 FLOPs per multiply-add. Tensors are their shapes."""
-    operands, layout = _from_arguments(arguments)
+    operands, layout = from_arguments(arguments)
     dense = layout if layout.banded else replace(layout, radius=None)
     samples, _tokens, channels = operands.x
     return 2 * 2 * samples * channels * dense.macs_per_channel

@@ -39,6 +39,18 @@ class Mixing(NamedTuple):
     fixed_var: float = 0.0
 
 
+def share_of(number: Tensor | None, kind: int, fixed: float, like: Tensor, heads: int) -> Tensor:
+    """(h,) the lambda that C takes a parameter for, as a tensor."""
+    if number is None:
+        return like.new_full((heads,), fixed)
+    return number.sigmoid() if kind == LOGIT else number.clamp(0, 1)
+
+
+def slope_of(share: Tensor, kind: int) -> Tensor | float:
+    """Of lambda by its parameter, as C returns it; that of a share passes its ends."""
+    return share * (1 - share) if kind == LOGIT else 1.0
+
+
 class _Call(ctypes.Structure):
     """`Call` of call.h: the same fields in the same order."""
 
