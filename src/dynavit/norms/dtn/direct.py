@@ -84,20 +84,14 @@ def _watched(
 ) -> tuple[Tensor | None, ...]:
     """The same through the dispatcher, which knows what to do with many cotangents at once (`is_grads_batched`)."""
     weight, bias, mean, var, position = parameters
-    shares = [
-        share_of(part, kind, fixed, x, mixing.heads)
-        for part, kind, fixed in ((mean, mixing.mean_kind, mixing.fixed_mean), (var, mixing.var_kind, mixing.fixed_var))
-    ]
+    lam_mean = share_of(mean, mixing.mean_kind, mixing.fixed_mean, x, mixing.heads)
+    lam_var = share_of(var, mixing.var_kind, mixing.fixed_var, x, mixing.heads)
     places = x.new_zeros(mixing.heads, 1 + len(layout.grid)) if position is None else position
-    operands = Operands(x, weight, bias, *shares, places)
-    grad_x, *affine, grad_mean, grad_var, grad_position = torch.ops.dynavit.dtn_backward(
+    operands = Operands(x, weight, bias, lam_mean, lam_var, places)
+    grad_x, grad_weight, grad_bias, grad_mean, grad_var, grad_position = torch.ops.dynavit.dtn_backward(
         grad, moments, *operands, *as_arguments(layout)
     )
-    grads = (
-        grad_x,
-        *affine,
-        grad_mean * slope_of(shares[0], mixing.mean_kind),
-        grad_var * slope_of(shares[1], mixing.var_kind),
-    )
-    wanted = (x, *parameters)
-    return tuple(None if part is None else grad for part, grad in zip(wanted, (*grads, grad_position), strict=True))
+    grad_mean = grad_mean * slope_of(lam_mean, mixing.mean_kind)
+    grad_var = grad_var * slope_of(lam_var, mixing.var_kind)
+    grads = (grad_weight, grad_bias, grad_mean, grad_var, grad_position)
+    return grad_x, *(None if part is None else own for part, own in zip(parameters, grads, strict=True))

@@ -138,7 +138,7 @@ def _backward(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, .
 def _as_arrays(operands: Operands) -> tuple[Tensor, Parameters, Mixing]:
     """Contiguous, in types that C reads."""
     x, weight, bias, *numbers = operands[:-1]
-    single = all(part.dtype == torch.float32 for part in numbers)
+    single = all(part is not None and part.dtype == torch.float32 for part in numbers)
     types = (*(x.dtype,) * 2, *(torch.float32 if single else torch.float64,) * 3)
     arrays = (
         None if part is None else part.to(dtype).contiguous()
