@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from dynavit.bench import models as bench
 from dynavit.common.registry import UnknownNameError
@@ -19,28 +20,37 @@ def test_sizes_of_vit_small_star():
 def test_steps_are_measured_against_ln(monkeypatch, tmp_path):
     monkeypatch.setattr(bench, "STEP_MODELS", {"test_vit": "tiny"})
     monkeypatch.setattr(bench, "PAPER", [bench.PaperRow("tiny", "test_vit", {}, None, 1.0, None)])
-    monkeypatch.setattr(bench, "_peak_megabytes", lambda name, arm, batch, size: {"ln": 10.0}.get(arm, 12.0))
+    monkeypatch.setattr(bench, "_peak_megabytes", lambda name, arm, *_: {"ln": 10.0}.get(arm, 12.0))
     out = tmp_path / "models.json"
-    result = bench.run_model_bench(models=["test_vit"], sizes=False, repeats=2, batch=2, img_size=32, out=out)
+    result = bench.run_model_bench(models=["test_vit"], sizes=False, repeats=2, batch=2, img_size=32, device="cpu", out=out)
     assert [row.arm for row in result.steps] == ["ln", "dtn (local)", "dtn (trunc_normal)"]
     assert result.steps[0].ratio == (1, 1, 1)
     assert [row.peak_ratio for row in result.steps] == [1.0, 1.2, 1.2]
     (title, header, rows), *rest = result.tables()
     assert not rest
-    assert title == "Training step, batch 2, 32 px" and len(rows) == 3 and len(header) == len(rows[0])
+    assert title == "Training step, batch 2, 32 px, on cpu" and len(rows) == 3 and len(header) == len(rows[0])
     assert len(json.loads(out.read_text())["steps"]) == 3
 
 
 @pytest.mark.slow
 def test_peak_memory_grows_with_the_batch():
     """Measured in a process of its own, which does not inherit what this one has used."""
-    import torch
-
     held = torch.ones(50_000_000)  # 200 MB here must not show there
-    small, large = (bench._peak_megabytes("test_vit", "ln", batch, 32) for batch in (1, 256))
+    small, large = (bench._peak_megabytes("test_vit", "ln", batch, 32, torch.device("cpu")) for batch in (1, 256))
     assert held.sum() > 0
     if small is not None and large is not None:
         assert 0 < small < large < 400
+
+
+def test_steps_on_another_device(monkeypatch):
+    """On "meta" a tensor left on the CPU is an error. Nobody counts memory there."""
+    monkeypatch.setattr(bench, "STEP_MODELS", {"test_vit": "tiny"})
+    monkeypatch.setattr(bench, "PAPER", [bench.PaperRow("tiny", "test_vit", {}, None, 1.0, None)])
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    result = bench.run_model_bench(["test_vit"], sizes=False, repeats=1, batch=2, img_size=32, device="meta")
+    assert [row.peak_mb for row in result.steps] == [None] * 3 and result.machine["device"] == "meta"
+    assert len(waited) == 2 * 3
 
 
 def test_unknown_model():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from dynavit.bench import norms as bench
 from dynavit.common.registry import UnknownNameError
@@ -58,3 +59,19 @@ def test_unknown_names(bad, message):
 def test_at_least_one_round():
     with pytest.raises(ValueError, match="at least 1; got 0"):
         bench.run_norm_bench(repeats=0)
+
+
+def test_everything_stands_on_the_device(small_shapes, monkeypatch):
+    """On "meta" a tensor left on the CPU is an error; the clock waits for the device, which the output names."""
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    monkeypatch.setattr(bench, "saved_bytes", lambda call, layer: 1)  # counted by address, and here all addresses are 0
+    result = bench.run_norm_bench(["ln", "dtn"], ["A"], repeats=1, device="meta")
+    assert {str(device) for device in waited} == {"meta"} and len(waited) == 2 * (2 * 4 + 2 * 2 * 3)
+    assert result.machine["device"] == "meta" and not result.machine["triton_dtn_kernel"]
+    assert "on meta" in result.tables()[0][0]
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(ValueError, match="the device 'cuda' cannot be used here"):
+        bench.run_norm_bench(device="cuda")

@@ -1,5 +1,7 @@
 """The timer's own arithmetic, with calls that only pretend to take time."""
 
+import torch
+
 from dynavit.bench.timing import Timing, time_interleaved
 
 
@@ -8,6 +10,14 @@ def test_contestants_take_turns():
     seen = []
     time_interleaved({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, repeats=2, inner=2, warmup=1)
     assert "".join(seen) == "ab" + 2 * ("aaa" + "bbb")
+
+
+def test_the_clock_waits_for_the_device(monkeypatch):
+    """A GPU's calls return before their work is done: it is waited for before the clock starts and before it stops."""
+    seen = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: seen.append("|"))
+    time_interleaved({"a": lambda: seen.append("a")}, repeats=2, inner=2, warmup=1, device=torch.device("cuda"))
+    assert "".join(seen) == "a" + 2 * "a|aa|"
 
 
 def test_ratio_is_the_median_of_rounds():

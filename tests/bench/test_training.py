@@ -41,6 +41,15 @@ def test_costs_of_settings_side_by_side():
     assert 3 <= wide["rounds"] <= 15 and wide["step_ratio_quartiles"] == sorted(wide["step_ratio_quartiles"])
 
 
+def test_steps_on_a_device_are_waited_for(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    there = torch.device("meta")
+    contestants = {"one": Contestant(Regression(2).to(there), batch().to(there, torch.float32))}
+    (cost,) = training_costs(contestants, baseline="one")
+    assert {str(device) for device in waited} == {"meta"} and len(waited) == 2 * (1 + cost["rounds"])
+
+
 def test_the_loop_and_the_bare_loop_take_as_many_steps():
     task = Regression(3)
     before = task.model.weight.clone()

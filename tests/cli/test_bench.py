@@ -32,7 +32,7 @@ def calls(monkeypatch):
     return calls
 
 
-DEFAULTS = {"norms": None, "shapes": None, "repeats": 30, "sweep": True, "threads": None, "out": None}
+DEFAULTS = {"norms": None, "shapes": None, "repeats": 30, "sweep": True, "device": None, "threads": None, "out": None}
 
 
 def test_tables_go_to_stdout_and_progress_to_stderr(calls, capsys):

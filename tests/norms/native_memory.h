@@ -8,17 +8,19 @@
 __attribute__((weak)) int allocations_before_failure = -1; /* -1: none fails */
 __attribute__((weak)) int allocations_alive = 0;
 
+/* Atomic: threads allocate and free at the same time. */
 static inline int may_succeed(void) {
-    return allocations_before_failure < 0 || allocations_before_failure-- > 0;
+    return __atomic_load_n(&allocations_before_failure, __ATOMIC_SEQ_CST) < 0 ||
+           __atomic_fetch_sub(&allocations_before_failure, 1, __ATOMIC_SEQ_CST) > 0;
 }
 
 static inline void *counted(void *memory) {
-    allocations_alive += memory != NULL;
+    __atomic_fetch_add(&allocations_alive, memory != NULL, __ATOMIC_SEQ_CST);
     return memory;
 }
 
 static inline void released(void *memory) {
-    allocations_alive -= memory != NULL;
+    __atomic_fetch_sub(&allocations_alive, memory != NULL, __ATOMIC_SEQ_CST);
     free(memory);
 }
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..common.batch import Batch
 from ..common.task import Task
+from .device import CPU
 from .flops import count_macs
 from .timing import time_interleaved
 
@@ -30,10 +31,11 @@ class Contestant:
 def training_costs(contestants: Mapping[str, Contestant], baseline: str) -> list[dict[str, Any]]:
     """For each: parameters, GMACs for one sample, seconds per step, and the ratio to the baseline's, side by side."""
     steps = {name: _step(contestant) for name, contestant in contestants.items()}
-    once = time_interleaved(steps, repeats=1, inner=1, warmup=1)
+    device = next((tensor.device for one in contestants.values() for tensor in one.task.parameters()), CPU)
+    once = time_interleaved(steps, repeats=1, inner=1, warmup=1, device=device)
     round_seconds = 2 * sum(timing.median for timing in once.values())
     rounds = min(max(int(SECONDS / round_seconds), 3), ROUNDS)
-    timings = time_interleaved(steps, repeats=rounds, inner=1, warmup=1)
+    timings = time_interleaved(steps, repeats=rounds, inner=1, warmup=1, device=device)
     costs = []
     for name, contestant in contestants.items():
         model = contestant.task.model

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..models.cascade import Cascade
 from ..models.cascade.policy import ExitPolicy
+from .device import wait_for
 from .flops import count_macs
 
 EXIT_ROUNDS = 9
@@ -42,7 +43,7 @@ def exit_milliseconds(cascade: Cascade, images: Tensor) -> list[float]:
         state, start, passed = cascade.begin(images), time.perf_counter(), []
         for _ in cascade.exits:
             _, state = cascade.step(state)
-            _wait_for(images.device)
+            wait_for(images.device)
             passed.append((time.perf_counter() - start) * 1e3 / len(images))
         rounds.append(passed)
     return [statistics.median(column) for column in zip(*rounds[1:], strict=True)]  # the first round warms up
@@ -59,14 +60,9 @@ def prediction_milliseconds(cascade: Cascade, images: Tensor, policies: Sequence
 
 
 def _prediction(cascade: Cascade, images: Tensor, policy: ExitPolicy, batch_size: int) -> float:
-    _wait_for(images.device)
+    wait_for(images.device)
     start = time.perf_counter()
     for batch in images.split(batch_size):
         cascade.predict(batch, policy)
-    _wait_for(images.device)
+    wait_for(images.device)
     return (time.perf_counter() - start) * 1e3 / len(images)
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize()

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..common.batch import Batch
 from ..common.task import Task
 from ..engine.config import TrainPlan
@@ -21,6 +23,7 @@ from ..engine.loop import train
 from ..engine.optimiser import make_optimiser, set_lr
 from ..engine.processes import Processes
 from ..runs.directory import RunDirectory
+from .device import wait_for
 from .machine import describe_machine
 
 
@@ -49,7 +52,7 @@ class LoopCost:
 def measure_loop(task: Task, loader: Loader, plan: TrainPlan, steps: int) -> LoopCost:
     """Train `steps` steps for real in a temporary run directory; the bare loop does as many in between."""
     processes = Processes(plan.engine)
-    contest = _Interleaved(loader, _bare_stepper(task, plan, processes), min(steps, loader.steps))
+    contest = _Interleaved(loader, _bare_stepper(task, plan, processes), min(steps, loader.steps), processes.device)
     plan = copy.deepcopy(plan)
     plan.epochs = 1
     with tempfile.TemporaryDirectory() as directory:
@@ -73,8 +76,9 @@ def measure_loop(task: Task, loader: Loader, plan: TrainPlan, steps: int) -> Loo
 class _Interleaved:
     """A loader that lets the bare loop take a step before each of its own, and looks at the clock."""
 
-    def __init__(self, loader: Loader, bare_step: Any, steps: int) -> None:
+    def __init__(self, loader: Loader, bare_step: Any, steps: int, device: torch.device) -> None:
         self.loader, self.bare_step, self.steps, self.samples = loader, bare_step, steps, loader.samples
+        self.device = device
         self.bare: list[float] = []
         self.ours: list[float] = []  # from asking for a batch to asking for the next; the last step has none
         self.batch_size = 0
@@ -84,12 +88,16 @@ class _Interleaved:
         ready = next(self.loader.epoch(epoch, start))
         self.batch_size = ready[0].step_count
         for _ in range(self.steps):
-            began = time.perf_counter()
+            began = self._now()
             self.bare_step(ready)
-            middle = time.perf_counter()
+            middle = self._now()
             self.bare.append(middle - began)
             yield next(batches)
-            self.ours.append(time.perf_counter() - middle)
+            self.ours.append(self._now() - middle)
+
+    def _now(self) -> float:
+        wait_for(self.device)
+        return time.perf_counter()
 
 
 def _bare_stepper(task: Task, plan: TrainPlan, processes: Processes) -> Any:

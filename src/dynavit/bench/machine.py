@@ -9,10 +9,14 @@ from typing import Any
 
 import torch
 
+from .device import CPU, device_name
 
-def describe_machine() -> dict[str, Any]:
+
+def describe_machine(device: torch.device = CPU) -> dict[str, Any]:
+    """`device` is the one that was measured."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": device_name(device),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -24,6 +24,13 @@ def saved_bytes(call: Callable[[], Tensor], module: nn.Module) -> int:
     return sum(kept.values())
 
 
+def peak_megabytes(device: torch.device) -> float | None:
+    """The most memory this process has held on the device, or None where nobody counts it."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return peak_resident_megabytes() if device.type == "cpu" else None
+
+
 def peak_resident_megabytes() -> float | None:
     """The most memory this process has held, or None on systems without /proc.
 

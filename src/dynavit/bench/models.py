@@ -13,10 +13,11 @@ from torch import nn
 
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
-from ..norms.dtn.op import native_kernel_available
+from ..engine.device import best_device, usable_device
 from .flops import count_macs
 from .machine import describe_machine
-from .memory import peak_resident_megabytes
+from .memory import peak_megabytes
+from .norms import dtn_kernels
 from .timing import time_interleaved
 
 
@@ -96,7 +97,7 @@ class ModelBench:
             tables.append(("Size at the paper's resolution, 224 px", header, [_size_cells(row) for row in self.sizes]))
         if self.steps:
             header = ["model", "norm", "step", "times LN's", "quartiles", "peak memory", "times LN's"]
-            title = f"Training step, batch {self.machine['batch']}, {self.machine['img_size']} px"
+            title = f"Training step, batch {self.machine['batch']}, {self.machine['img_size']} px, on {self.machine['device']}"
             tables.append((title, header, [_step_cells(row) for row in self.steps]))
         return tables
 
@@ -108,6 +109,7 @@ def run_model_bench(
     repeats: int = 7,
     batch: int = 8,
     img_size: int = 224,
+    device: str | None = None,
     threads: int | None = None,
     out: Path | None = None,
     progress: Callable[[str], None] | None = None,
@@ -117,13 +119,14 @@ def run_model_bench(
     for name in models or []:
         if name not in known:
             raise nearest_match_error("model of this benchmark", name, known)
+    where = best_device() if device is None else usable_device(device)
     tell = progress or (lambda message: None)
     threads_before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        facts = {"repeats": repeats, "batch": batch, "img_size": img_size, "native_dtn_kernel": native_kernel_available()}
-        result = ModelBench(describe_machine() | facts)
+        facts = {"repeats": repeats, "batch": batch, "img_size": img_size}
+        result = ModelBench(describe_machine(where) | facts | dtn_kernels(where))
         for paper in PAPER if sizes else []:
             if models is None or paper.model in models:
                 tell(f"size of {paper.label}")
@@ -131,10 +134,10 @@ def run_model_bench(
         for name in STEP_MODELS if steps else []:
             if models is None or name in models:
                 tell(f"training steps of {name}")
-                result.steps.extend(_measure_steps(name, repeats, batch, img_size, tell))
+                result.steps.extend(_measure_steps(name, repeats, batch, img_size, where, tell))
         if steps and (models is None or TIMM_TWIN[0] in models):
             tell("our ViT-S beside timm's")
-            result.steps.extend(_measure_twins(repeats, batch, img_size))
+            result.steps.extend(_measure_twins(repeats, batch, img_size, where))
     finally:
         torch.set_num_threads(threads_before)
     if out is not None:
@@ -169,17 +172,17 @@ def _measure_size(paper: PaperRow) -> SizeRow:
     )
 
 
-def training_arm(name: str, arm: str, batch: int, img_size: int) -> Callable[[], None]:
+def training_arm(name: str, arm: str, batch: int, img_size: int, device: torch.device) -> Callable[[], None]:
     """One training step of a model: `arm` is "ln" or one of DTN's inits."""
     torch.manual_seed(0)
     options: dict[str, Any] = {} if arm == "ln" else {"norm": "dtn", "norm_options": {"init": arm}}
-    return _step_of(_create(name, num_classes=1000, **options), batch, img_size)
+    return _step_of(_create(name, num_classes=1000, **options), batch, img_size, device)
 
 
-def _step_of(model: nn.Module, batch: int, img_size: int) -> Callable[[], None]:
-    model.train()
+def _step_of(model: nn.Module, batch: int, img_size: int, device: torch.device) -> Callable[[], None]:
+    model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    images, labels = torch.randn(batch, 3, img_size, img_size), torch.arange(batch)
+    images, labels = torch.randn(batch, 3, img_size, img_size).to(device), torch.arange(batch, device=device)
 
     def step() -> None:
         loss = nn.functional.cross_entropy(model(images), labels)
@@ -190,12 +193,14 @@ def _step_of(model: nn.Module, batch: int, img_size: int) -> Callable[[], None]:
     return step
 
 
-def _measure_steps(name: str, repeats: int, batch: int, img_size: int, tell: Callable[[str], None]) -> list[StepRow]:
+def _measure_steps(
+    name: str, repeats: int, batch: int, img_size: int, device: torch.device, tell: Callable[[str], None]
+) -> list[StepRow]:
     arms = ("ln", "local", "trunc_normal")
-    steps = {arm: training_arm(name, arm, batch, img_size) for arm in arms}
-    timings = time_interleaved(steps, repeats, inner=1, warmup=2)
+    steps = {arm: training_arm(name, arm, batch, img_size, device) for arm in arms}
+    timings = time_interleaved(steps, repeats, inner=1, warmup=2, device=device)
     tell(f"peak memory of {name}")
-    peaks = {arm: _peak_megabytes(name, arm, batch, img_size) for arm in arms}
+    peaks = {arm: _peak_megabytes(name, arm, batch, img_size, device) for arm in arms}
     return [
         StepRow(
             name,
@@ -209,7 +214,7 @@ def _measure_steps(name: str, repeats: int, batch: int, img_size: int, tell: Cal
     ]
 
 
-def _measure_twins(repeats: int, batch: int, img_size: int) -> list[StepRow]:
+def _measure_twins(repeats: int, batch: int, img_size: int, device: torch.device) -> list[StepRow]:
     ours, theirs = TIMM_TWIN
     torch.manual_seed(0)
     # The same network: qkv bias, class token from the start.
@@ -217,27 +222,32 @@ def _measure_twins(repeats: int, batch: int, img_size: int) -> list[StepRow]:
         f"timm {theirs}": _create(theirs, num_classes=1000),
         f"ours {ours}, qkv bias, class token first": _create(ours, num_classes=1000, qkv_bias=True, class_token="start"),
     }
-    timings = time_interleaved({name: _step_of(model, batch, img_size) for name, model in models.items()}, repeats, inner=1)
+    steps = {name: _step_of(model, batch, img_size, device) for name, model in models.items()}
+    timings = time_interleaved(steps, repeats, inner=1, device=device)
     base = timings[f"timm {theirs}"]
     return [StepRow(name, "ln", 1e3 * timing.median, timing.ratio(base), None, None) for name, timing in timings.items()]
 
 
-def _peak_megabytes(name: str, arm: str, batch: int, img_size: int) -> float | None:
-    """Bytes that a fresh process grows by at most in two training steps, model and optimiser included; None where unknown."""
+def _peak_megabytes(name: str, arm: str, batch: int, img_size: int, device: torch.device) -> float | None:
+    """Memory of the device that a fresh process grows by at most in two training steps, model and optimiser included.
+
+    None where it is not known.
+    """
     code = (
         "import sys, torch, dynavit.models\n"
-        "from dynavit.bench.memory import peak_resident_megabytes as peak\n"
+        "from dynavit.bench.memory import peak_megabytes\n"
         "from dynavit.bench.models import training_arm\n"
-        "name, arm, batch, size, threads = sys.argv[1:]\n"
+        "name, arm, batch, size, device, threads = sys.argv[1:]\n"
         "torch.set_num_threads(int(threads))\n"
-        "before = peak()\n"
-        "step = training_arm(name, arm, int(batch), int(size))\n"
+        "device = torch.device(device)\n"
+        "before = peak_megabytes(device)\n"
+        "step = training_arm(name, arm, int(batch), int(size), device)\n"
         "step(); step()\n"
-        "print(peak() - before)\n"
+        "print(peak_megabytes(device) - before)\n"
     )
-    if peak_resident_megabytes() is None:
+    if peak_megabytes(device) is None:
         return None
-    arguments = [name, arm, str(batch), str(img_size), str(torch.get_num_threads())]
+    arguments = [name, arm, str(batch), str(img_size), str(device), str(torch.get_num_threads())]
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
 

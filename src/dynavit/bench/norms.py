@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from ..common.files import write_json
 from ..common.registry import nearest_match_error
+from ..engine.device import best_device, usable_device
 from ..norms import list_norms
+from ..norms.dtn.gpu.gate import obstacle
 from ..norms.dtn.op import native_kernel_available
 from ..norms.seat import Seat, misfit, seat_norm
+from .device import CPU
 from .flops import count_macs
 from .machine import describe_machine
 from .memory import saved_bytes
@@ -86,7 +89,7 @@ class NormBench:
         header = ["norm", "forward", "forward + backward", "quartiles", "kept for backward", "GMACs", "parameters"]
         tables = [
             (
-                f"{name}: {SHAPES[name]}; times {BASELINE}'s "
+                f"{name}: {SHAPES[name]}, on {self.machine['device']}; times {BASELINE}'s "
                 f"({_baseline(rows).forward_ms:.2f} ms forward, {_baseline(rows).training_ms:.2f} ms with backward)",
                 header,
                 [_cells(row) for row in rows],
@@ -118,11 +121,13 @@ def run_norm_bench(
     shapes: list[str] | None = None,
     repeats: int = 30,
     sweep: bool = True,
+    device: str | None = None,
     threads: int | None = None,
     out: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> NormBench:
     """Measure normalisers against nn.LayerNorm, interleaved in one process; DTN with both of its initialisations."""
+    where = best_device() if device is None else usable_device(device)
     chosen = list_norms() if norms is None else norms
     for name in chosen:
         if name not in list_norms():
@@ -137,12 +142,12 @@ def run_norm_bench(
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        machine = describe_machine() | {"repeats": repeats, "native_dtn_kernel": native_kernel_available()}
+        machine = describe_machine(where) | {"repeats": repeats} | dtn_kernels(where)
         rows = []
         for name in SHAPES if shapes is None else shapes:
             tell(f"shape {name}: {SHAPES[name]}")
-            rows += _measure_shape(name, chosen, repeats)
-        growth = _measure_sweep(repeats, tell) if sweep and "dtn" in chosen else []
+            rows += _measure_shape(name, chosen, repeats, where)
+        growth = _measure_sweep(repeats, where, tell) if sweep and "dtn" in chosen else []
     finally:
         torch.set_num_threads(threads_before)
     result = NormBench(machine, rows, growth)
@@ -151,14 +156,19 @@ def run_norm_bench(
     return result
 
 
-def _measure_shape(name: str, norms: list[str], repeats: int) -> list[Row]:
+def dtn_kernels(device: torch.device) -> dict[str, Any]:
+    """Which kernels DTN has on this device, for the record."""
+    return {"native_dtn_kernel": native_kernel_available(), "triton_dtn_kernel": device.type == "cuda" and not obstacle()}
+
+
+def _measure_shape(name: str, norms: list[str], repeats: int, device: torch.device) -> list[Row]:
     shape = SHAPES[name]
-    layers: dict[str, tuple[nn.Module, dict[str, Any]]] = {BASELINE: (nn.LayerNorm(shape.dim), {})}
+    layers: dict[str, tuple[nn.Module, dict[str, Any]]] = {BASELINE: (nn.LayerNorm(shape.dim, device=device), {})}
     for norm in norms:
         for options in _variants(norm, shape):
             label = norm if len(_variants(norm, shape)) == 1 else f"{norm} ({options['init']})"
-            layers[label] = (_layer(norm, shape, **options), options)
-    x = random_tokens(shape)
+            layers[label] = (_layer(norm, shape, **options).to(device), options)
+    x = random_tokens(shape, device)
     forward, training = _time({label: layer for label, (layer, _) in layers.items()}, x, repeats)
     base = layers[BASELINE][0]
     base_bytes = saved_bytes(partial(base, x), base)
@@ -204,14 +214,14 @@ def _variants(norm: str, shape: Shape) -> list[dict[str, Any]]:
     return [{"pool": max(1, shape.grid[0] // 14)}] if norm == "dtn_released" else [{}]
 
 
-def _measure_sweep(repeats: int, tell: Callable[[str], None]) -> list[SweepRow]:
+def _measure_sweep(repeats: int, device: torch.device, tell: Callable[[str], None]) -> list[SweepRow]:
     rows = []
     for side in _SWEEP_GRIDS:
         shape = Shape(_SWEEP_TOKENS // side**2, (side, side), 64, 1)
         tell(f"sweep: {shape}")
-        layers: dict[str, nn.Module] = {BASELINE: nn.LayerNorm(shape.dim)}
-        layers |= {init: _layer("dtn", shape, init=init) for init in ("local", "trunc_normal")}
-        _, training = _time(layers, random_tokens(shape), max(1, repeats // 3))
+        layers: dict[str, nn.Module] = {BASELINE: nn.LayerNorm(shape.dim, device=device)}
+        layers |= {init: _layer("dtn", shape, init=init).to(device) for init in ("local", "trunc_normal")}
+        _, training = _time(layers, random_tokens(shape, device), max(1, repeats // 3))
         rows += [
             SweepRow(
                 (side, side),
@@ -238,12 +248,13 @@ def _time(layers: dict[str, nn.Module], x: Tensor, repeats: int) -> tuple[dict[s
 
     forward_calls = {name: partial(forward, layer) for name, layer in layers.items()}
     training_calls = {name: partial(training, layer) for name, layer in layers.items()}
-    return time_interleaved(forward_calls, repeats), time_interleaved(training_calls, repeats)
+    return time_interleaved(forward_calls, repeats, device=x.device), time_interleaved(training_calls, repeats, device=x.device)
 
 
-def random_tokens(shape: Shape) -> Tensor:
+def random_tokens(shape: Shape, device: torch.device = CPU) -> Tensor:
+    """The same on every device."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(shape.batch, math.prod(shape.grid), shape.dim, generator=generator).requires_grad_()
+    return torch.randn(shape.batch, math.prod(shape.grid), shape.dim, generator=generator).to(device).requires_grad_()
 
 
 def _baseline(rows: list[Row]) -> Row:

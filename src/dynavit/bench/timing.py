@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+
+from .device import CPU, wait_for
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -27,12 +31,12 @@ class Timing:
 
 
 def time_interleaved(
-    calls: Mapping[str, Callable[[], object]], repeats: int = 30, inner: int = 3, warmup: int = 3
+    calls: Mapping[str, Callable[[], object]], repeats: int = 30, inner: int = 3, warmup: int = 3, device: torch.device = CPU
 ) -> dict[str, Timing]:
     """Time each call in `repeats` rounds.
 
     In its turn a contestant first runs once untimed, so that it does not pay for a cache the one before it has filled,
-    and then `inner` times by the clock.
+    and then `inner` times by the clock. The clock is read when `device`, on which the calls work, has nothing left to do.
     """
     for _ in range(warmup):
         for call in calls.values():
@@ -45,9 +49,11 @@ def time_interleaved(
         for _ in range(repeats):
             for name, call in calls.items():
                 call()
+                wait_for(device)
                 start = time.perf_counter()
                 for _ in range(inner):
                     call()
+                wait_for(device)
                 rounds[name].append((time.perf_counter() - start) / inner)
     finally:
         if collecting:

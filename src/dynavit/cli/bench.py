@@ -14,6 +14,7 @@ def bench_norms(
     shapes: list[str] | str | None = None,
     repeats: AtLeastOne = 30,
     sweep: bool = True,
+    device: str | None = None,
     threads: Threads | None = None,
     out: Path | None = None,
 ) -> None:
@@ -27,6 +28,7 @@ def bench_norms(
         shapes: which input shapes, such as A,C; all of them if not given.
         repeats: how often each measurement is repeated.
         sweep: also show how the cost grows with the grid; --no-sweep leaves that out.
+        device: cpu, cuda, mps; the best there is if not given.
         threads: CPU threads for torch; its own choice if not given.
         out: write everything that was measured to this JSON file.
     """
@@ -38,6 +40,7 @@ def bench_norms(
             shapes=_names(shapes),
             repeats=repeats,
             sweep=sweep,
+            device=device,
             threads=threads,
             out=out,
             progress=tell,
@@ -55,6 +58,7 @@ def bench_models(
     repeats: AtLeastOne = 7,
     batch: AtLeastOne = 8,
     img_size: Pixels = 224,
+    device: str | None = None,
     threads: Threads | None = None,
     out: Path | None = None,
 ) -> None:
@@ -67,13 +71,14 @@ def bench_models(
         repeats: how often each training step is repeated.
         batch: images in a training step.
         img_size: their side in pixels.
+        device: cpu, cuda, mps; the best there is if not given.
         threads: CPU threads for torch; its own choice if not given.
         out: write everything that was measured to this JSON file.
     """
     from ..bench.models import run_model_bench
 
     with progress() as tell:
-        result = run_model_bench(_names(models), sizes, steps, repeats, batch, img_size, threads, out, tell)
+        result = run_model_bench(_names(models), sizes, steps, repeats, batch, img_size, device, threads, out, tell)
     for title, header, rows in result.tables():
         print_table(title, header, rows)
     if out is not None:

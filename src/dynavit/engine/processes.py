@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .config import EngineConfig
 from .contract import Task
+from .device import usable_device
 from .task_state import own_parameters
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Processes:
         _join_group(on_cpu)
         state = PartialState(cpu=on_cpu)
         self.rank, self.world = state.process_index, state.num_processes
-        self.device = state.device if wanted is None or self.world > 1 else _usable(wanted)
+        self.device = state.device if wanted is None or self.world > 1 else usable_device(wanted)
         self.dtype = torch.float64 if self.config.precision == "float64" else torch.float32
         if self.config.precision == "fp16" and self.sharded:
             raise ValueError("fp16 needs a loss scale that all shards agree on, which fsdp does not have; use bf16 or ddp")
@@ -129,16 +130,6 @@ class Processes:
         """Leave the group; needed once, at the end of a program with several processes."""
         if self.world > 1:
             PartialState().destroy_process_group()
-
-
-def _usable(device: str) -> torch.device:
-    try:
-        return torch.empty(0, device=device).device
-    except (AssertionError, RuntimeError, NotImplementedError) as error:  # torch raises all of them
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"the device {device!r} cannot be used here ({reason}); leave it out to take the best there is"
-        ) from error
 
 
 def _join_group(on_cpu: bool) -> None:

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 Grid = tuple[int, ...]
 
+_WIDE = (torch.float32, torch.float64)  # precise enough for statistics
+
 
 class Norm(nn.Module):
     """Base of all normalisers: y = weight * normalise(x) + bias.
@@ -87,7 +89,8 @@ class Norm(nn.Module):
             mask: (b, t) or (b, rows, cols), True = a real token. Padding influences nothing; its output is 0.
         """
         tokens, grid = self._as_tokens(x, grid)
-        wide = tokens.to(statistics_dtype(x.dtype))
+        # Calls that would change nothing are left out: each takes as long as a small norm's arithmetic.
+        wide = tokens if x.dtype in _WIDE else tokens.to(statistics_dtype(x.dtype))
         if mask is None:
             y = self.transform(wide, grid, None)
         else:
@@ -95,7 +98,9 @@ class Norm(nn.Module):
             # `where`, not a product: 0 * NaN is NaN, and garbage in padding must reach neither outputs nor gradients.
             wide = torch.where(mask[..., None], wide, 0.0)
             y = torch.where(mask[..., None], self.transform(wide, grid, mask), 0.0)
-        return y.to(x.dtype).reshape(x.shape)
+        if y.dtype != x.dtype:
+            y = y.to(x.dtype)
+        return y if x.dim() == 3 else y.reshape(x.shape)
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         """`normalise` and the affine map; a norm with a kernel for both writes this one instead."""

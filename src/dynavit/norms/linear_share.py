@@ -26,11 +26,16 @@ def linear_share(raw: Tensor, dtype: torch.dtype, training: bool) -> Tensor:
     >>> raw.data
     tensor([1.0000, 1.0000, 0.3000])
     """
+    project_share(raw, training)
+    raw = raw.to(dtype)
+    return raw + (raw.clamp(0, 1) - raw).detach()
+
+
+def project_share(raw: Tensor, training: bool) -> None:
+    """Set a learned share back to the nearest end of [0, 1], if this call may change it."""
     if training and raw.requires_grad and torch.is_grad_enabled() and not needs_plain_operations():
         with torch.no_grad():
             raw.clamp_(0, 1)
-    raw = raw.to(dtype)
-    return raw + (raw.clamp(0, 1) - raw).detach()
 
 
 class LinearShares(nn.Module):

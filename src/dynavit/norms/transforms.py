@@ -11,6 +11,11 @@ def is_transformed() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether this stands for many tensors at once, in a vmap of torch.func or of `torch.autograd.grad(is_grads_batched)`."""
+    return torch._C._functorch.is_batchedtensor(tensor) or torch._C._functorch.is_legacy_batchedtensor(tensor)
+
+
 def needs_plain_operations() -> bool:
     """Whether the call is to be made of torch's own operations: torch.func, forward-mode derivatives, torch.jit, torch.export.
 

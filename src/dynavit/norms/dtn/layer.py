@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from ..contract import Grid, Norm
 from ..factory import register_norm
-from ..linear_share import LinearShares, linear_share
+from ..linear_share import LinearShares, linear_share, project_share
+from .direct import can_be_direct, normalise_directly
 from .init import local_position
 from .kernels import grid_kernels, offset_kernel
 from .math import Layout, Operands
+from .native.kernel import FIXED, LOGIT, SHARE, Mixing, Parameters
 from .op import normalise_tokens
 from .token_grid import resolve_grid
 
@@ -149,10 +151,28 @@ class DynamicTokenNorm(LinearShares, Norm):
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         layout = self.layout(x.shape[1], grid)
+        if mask is None and self.backend == "auto" and self.average != "uniform" and layout.pool == 1:
+            parameters, mixing = self._as_they_are()
+            if can_be_direct(x, parameters):
+                return normalise_directly(x, parameters, mixing, layout)
         lam_mean, lam_var = self.mixing_weights(x)
         position = x.new_zeros(self.heads, 1 + self.ndim) if self.average == "window" else self.position
         operands = Operands(x, self.weight, self.bias, lam_mean, lam_var, position)
         return normalise_tokens(operands, layout, mask, self.backend)
+
+    def _as_they_are(self) -> tuple[Parameters, Mixing]:
+        """The layer's own numbers for the C kernel, and how they are meant."""
+        mean, var = self.mean_logit, self.var_logit
+        mean_kind = var_kind = LOGIT
+        if mean is None:
+            mean, mean_kind = self.mean_share, FIXED if self.mean_share is None else SHARE
+        if var is None:
+            var, var_kind = self.var_share, FIXED if self.var_share is None else SHARE
+        for share in (self.mean_share, self.var_share):
+            if share is not None:
+                project_share(share, self.training)
+        mixing = Mixing(self.heads, mean_kind, var_kind, self.fixed_mean_lambda or 0.0, self.fixed_var_lambda or 0.0)
+        return Parameters(self.weight, self.bias, mean, var, self.position), mixing
 
     def mixing_weights(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """(h,), (h,): the weight of the intra-token mean and variance in `like`'s dtype."""

@@ -1,4 +1,4 @@
-"""One call for Dynamic Token Normalization: the C kernel where it can run, else the equations in torch.
+"""One call for Dynamic Token Normalization: C on CPUs or Triton on GPUs where they can run, else the equations in torch.
 
     normalise_tokens(Operands(x, weight, bias, lam_mean, lam_var, position), layout, mask)
 
@@ -8,7 +8,8 @@ torch.export, torch.func, torch.jit and ONNX see the plain products instead. Bot
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, get_type_hints
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,25 +17,27 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..once_differentiable import once_differentiable
 from ..transforms import needs_plain_operations
+from .arguments import SCHEMA, TENSORS, as_arguments, from_arguments
+from .direct import SECOND_DERIVATIVES
+from .gpu.op import normalise_on_gpu
+from .gpu.supports import supports
 from .math import Layout, Operands, token_norm
 from .native import kernel
 from .native.build import load_kernel
-
-_ONCE = (
-    "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
-    'build the layer with backend="torch".'
-)
+from .native.kernel import Mixing, Parameters
 
 
 def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
     """(b, prefix + t, c) -> weight * (x - mu) / sqrt(sigma^2 + eps) + bias in x's dtype."""
     plain = backend == "torch" or needs_plain_operations()
+    if not plain and supports(operands, layout)[0]:
+        return normalise_on_gpu(operands, layout, mask)
     native = not plain and _has_native_form(operands, layout) and native_kernel_available()
     lengths = _lengths(mask, layout) if native and mask is not None else None
     if lengths is not None:
         operands = operands._replace(lengths=lengths)
     if native and (mask is None or lengths is not None):
-        arguments = (*operands, *_as_arguments(layout))
+        arguments = (*operands, *as_arguments(layout))
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return torch.ops.dynavit.dtn(*arguments)[0]
         return _Native.apply(*arguments)
@@ -93,7 +96,7 @@ class _Recomputed(torch.autograd.Function):
         return _plain(Operands(*tensors), layout, mask)
 
     @staticmethod
-    @once_differentiable(_ONCE)
+    @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors: list[Any] = [
             tensor if tensor is None else tensor.detach().requires_grad_(need)
@@ -108,42 +111,40 @@ class _Recomputed(torch.autograd.Function):
 
 # ---- the dispatcher op over the C kernel ----
 
-_TENSORS = len(Operands._fields)
-
-
-def _schema() -> str:
-    """Arguments of both ops: the fields of `Operands`, then the numbers of `_as_arguments`."""
-    kinds = {name: "Tensor" if kind is Tensor else "Tensor?" for name, kind in get_type_hints(Operands).items()}
-    tensors = ", ".join(f"{kind} {name}" for name, kind in kinds.items())
-    return f"{tensors}, int[] grid, int prefix, int radius, bool banded, int ddof, float eps"
-
-
-def _as_arguments(layout: Layout) -> tuple[Any, ...]:
-    radius = -1 if layout.radius is None else layout.radius
-    return list(layout.grid), layout.prefix, radius, layout.banded, layout.ddof, layout.eps
-
-
-def _from_arguments(arguments: tuple[Any, ...]) -> tuple[Operands, Layout]:
-    grid, prefix, radius, banded, ddof, eps = arguments[_TENSORS:]
-    layout = Layout(tuple(grid), prefix, None if radius < 0 else radius, banded, ddof=ddof, eps=eps)
-    return Operands(*arguments[:_TENSORS]), layout
-
-
-torch.library.define("dynavit::dtn", f"({_schema()}) -> (Tensor, Tensor)")
+torch.library.define("dynavit::dtn", f"({SCHEMA}) -> (Tensor, Tensor)")
 torch.library.define(
     "dynavit::dtn_backward",
-    f"(Tensor grad, Tensor moments, {_schema()}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"(Tensor grad, Tensor moments, {SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
 @torch.library.impl("dynavit::dtn", "CPU")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    return kernel.forward(*_from_arguments(arguments))
+    operands, layout = from_arguments(arguments)
+    return kernel.forward(*_as_arrays(operands), layout, operands.lengths)
 
 
 @torch.library.impl("dynavit::dtn_backward", "CPU")
 def _backward(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    return kernel.backward(grad, moments, *_from_arguments(arguments))
+    operands, layout = from_arguments(arguments)
+    x, parameters, mixing = _as_arrays(operands)
+    grad = grad.to(x.dtype).contiguous()
+    grads = kernel.backward(grad, moments, x, parameters, mixing, layout, operands.lengths)
+    made = (x.new_zeros(x.shape[-1]) if part is None else part for part in grads)
+    types = ((x if like is None else like).dtype for like in operands)
+    return tuple(part.to(dtype) for part, dtype in zip(made, types, strict=False))
+
+
+def _as_arrays(operands: Operands) -> tuple[Tensor, Parameters, Mixing]:
+    """Contiguous, in types that C reads."""
+    x, weight, bias, *numbers = operands[:-1]
+    single = all(part is not None and part.dtype == torch.float32 for part in numbers)
+    types = (*(x.dtype,) * 2, *(torch.float32 if single else torch.float64,) * 3)
+    arrays = (
+        None if part is None else part.to(dtype).contiguous()
+        for part, dtype in zip((weight, bias, *numbers), types, strict=True)
+    )
+    return x.contiguous(), Parameters(*arrays), Mixing(operands.lam_mean.shape[0])
 
 
 @torch.library.register_fake("dynavit::dtn")
@@ -154,15 +155,15 @@ def _forward_fake(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 @torch.library.register_fake("dynavit::dtn_backward")
 def _backward_fake(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    x, weight, bias, *others = arguments[: _TENSORS - 1]  # all but `lengths`
+    x, weight, bias, *others = arguments[: TENSORS - 1]  # all but `lengths`
     affine = [x.new_empty(x.shape[-1], dtype=(x if part is None else part).dtype) for part in (weight, bias)]
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     return grad_x, *affine, *(torch.empty_like(part) for part in others)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:_TENSORS], output[1])
-    ctx.layout = inputs[_TENSORS:]
+    ctx.save_for_backward(*inputs[:TENSORS], output[1])
+    ctx.layout = inputs[TENSORS:]
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
@@ -182,36 +183,42 @@ class _Native(torch.autograd.Function):
         return output[0]
 
     @staticmethod
-    @once_differentiable(_ONCE)
+    @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _differentiate(ctx, grad, None)
 
 
 def _refuse(ctx: Any, *_: Any) -> Any:
-    raise NotImplementedError(_ONCE)
+    raise NotImplementedError(SECOND_DERIVATIVES)
 
 
 torch.library.register_autograd("dynavit::dtn", _differentiate, setup_context=_save)
 torch.library.register_autograd("dynavit::dtn_backward", _refuse)
+torch.library.register_autograd("dynavit::dtn_gpu_backward", _refuse)
 
 
-@torch.library.register_vmap("dynavit::dtn_backward")
-def _backward_of_each(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+def _backward_of_each(
+    backward: Any, info: Any, in_dims: tuple[Any, ...], *arguments: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Several cotangents of one forward call, one after the other."""
 
     def of(index: int) -> tuple[Tensor, ...]:
         own = (part.select(dim, index) if isinstance(dim, int) else part for part, dim in zip(arguments, in_dims, strict=True))
-        grads: tuple[Tensor, ...] = torch.ops.dynavit.dtn_backward(*own)
+        grads: tuple[Tensor, ...] = backward(*own)
         return grads
 
     grads = [torch.stack(parts) for parts in zip(*(of(index) for index in range(info.batch_size)), strict=True)]
     return tuple(grads), (0,) * len(grads)
 
 
+torch.library.register_vmap("dynavit::dtn_backward", partial(_backward_of_each, torch.ops.dynavit.dtn_backward))
+torch.library.register_vmap("dynavit::dtn_gpu_backward", partial(_backward_of_each, torch.ops.dynavit.dtn_gpu_backward))
+
+
 @register_flop_formula(torch.ops.dynavit.dtn)
 def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
     """Two statistics by the dense separable formula, whatever was cut: 2 FLOPs per multiply-add. Tensors are their shapes."""
-    operands, layout = _from_arguments(arguments)
+    operands, layout = from_arguments(arguments)
     dense = layout if layout.banded else replace(layout, radius=None)
     samples, _tokens, channels = operands.x
     return 2 * 2 * samples * channels * dense.macs_per_channel

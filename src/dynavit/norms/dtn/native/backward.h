@@ -13,34 +13,35 @@ typedef struct {
 
 typedef struct {
     double lam_mean, lam_var, position[3];
-} TileGradient;
+} HeadGradient;
 
-/* Results that each tile leaves in its own place, for the sums at the end. */
+/* Results that each tile or unit leaves in its own place, for the sums at the end. */
 typedef struct {
-    long groups;         /* of LANES patch tokens in a sample */
-    V *intra;            /* (tiles, 2, groups): gradients of intra-token means and variances */
-    TileGradient *tiles; /* (tiles) */
+    long groups; /* of LANES patch tokens in a sample */
+    V *intra;    /* (samples, tiles, 2, groups): gradients of intra-token means, variances */
+    HeadGradient *heads; /* (units, heads of a tile) */
     double *affine;      /* (samples, channels, 2): gradients of weight and bias */
     long *unfinished;    /* (samples) tiles that are still to come */
 } Partial;
 
 static void partial_free(Partial *partial) {
-    free(partial->tiles);
+    free(partial->heads);
     free(partial->affine);
     free(partial->unfinished);
 }
 
 /* Returns 0 if memory is short; `partial_free` frees in either case. */
 static int partial_make(Partial *partial, const Input *in, const Tiling *tiling) {
-    long groups = (in->rows * in->cols + LANES - 1) / LANES;
+    long groups = ceiling(in->rows * in->cols, LANES);
+    size_t tiles = in->samples * tiling->of_sample;
     partial->groups = groups;
-    partial->intra = scratch_memory(PARTIAL_SLOT, (size_t)tiling->tiles * 2 * groups * sizeof(V));
-    partial->tiles = calloc(tiling->tiles, sizeof(TileGradient));
+    partial->intra = scratch_memory(PARTIAL_SLOT, tiles * 2 * groups * sizeof(V));
+    partial->heads = calloc(tiling->units * tiling->heads, sizeof(HeadGradient));
     partial->affine = calloc((size_t)in->samples * in->channels * 2, sizeof(double));
     partial->unfinished = malloc(in->samples * sizeof(long));
-    if (!partial->intra || !partial->tiles || !partial->affine || !partial->unfinished) return 0;
+    if (!partial->intra || !partial->heads || !partial->affine || !partial->unfinished) return 0;
     for (long sample = 0; sample < in->samples; sample++)
-        partial->unfinished[sample] = in->heads * tiling->per_head;
+        partial->unfinished[sample] = tiling->of_sample;
     return 1;
 }
 
@@ -48,7 +49,7 @@ static int partial_make(Partial *partial, const Input *in, const Tiling *tiling)
 
 typedef struct {
     V *x, *g;                  /* (tokens) centred input; gradient of y */
-    V weight, offset;          /* gain; centre of x, relative to mix->reference */
+    V weight, offset;          /* gain; centre of x, relative to reference_of(tile) */
     V *intra_mean, *intra_var; /* (groups) gradients of the tokens' intra-token moments */
     int first;                 /* of its tile: starts intra_*, to which the others add */
 } Block;
@@ -64,22 +65,21 @@ static BlockSums backward_moments(const Tile *tile, const Scratch *scratch, cons
                                   const Block *block) {
     V *m = scratch->moments.first, *s = scratch->moments.second, *g = block->g;
     const V *x = block->x, weight = block->weight, offset = block->offset;
-    const REAL lm = mix->lm, lv = mix->lv, km = mix->km, kv = mix->kv;
-    const double reference = mix->reference, *moments = tile->moments;
+    const REAL lm = mix->lm, lv = mix->lv, km = mix->km, kv = mix->kv, eps = mix->eps;
+    const REAL *mean_ln = scratch->mean_ln, *var_ln = scratch->var_ln;
     BlockSums sum = {{0}, {0}, {0}, {0}};
     V to_mean[LANES], to_var[LANES];
     for (long t = 0, tokens = tile->tokens; t < tokens; t++) {
         V variance = s[t] - m[t] * m[t];
         V used = unless_negative(variance, same(kv)); /* a clamped variance passes no gradient */
         variance = unless_negative(variance, variance);
-        REAL mean_ln = moments[2 * t] - reference, var_ln = moments[2 * t + 1];
-        V apart = mean_ln - offset; /* intra-token mean, in the block's coordinates */
+        V apart = mean_ln[t] - offset; /* intra-token mean, in the block's coordinates */
         V numerator = x[t] - km * m[t] - lm * apart;
-        V scale = inverse_root(lv * var_ln + (REAL)mix->eps + kv * variance);
+        V scale = inverse_root(lv * var_ln[t] + eps + kv * variance);
         V unit = numerator * scale;
         sum.weight += g[t] * unit, sum.bias += g[t];
         V dn = g[t] * weight * scale, dvar = dn * unit * scale * (REAL)-0.5;
-        sum.lam_mean += dn * (m[t] - apart), sum.lam_var += dvar * (var_ln - variance);
+        sum.lam_mean += dn * (m[t] - apart), sum.lam_var += dvar * (var_ln[t] - variance);
         to_mean[t % LANES] = dn, to_var[t % LANES] = dvar;
         if (t % LANES == LANES - 1 || t == tokens - 1) {
             V *mean = block->intra_mean + t / LANES, *var = block->intra_var + t / LANES;
@@ -94,28 +94,24 @@ static BlockSums backward_moments(const Tile *tile, const Scratch *scratch, cons
     return sum;
 }
 
-/* Block b: x and the gradient of y in, the gradient of x out (in place of scratch->g), except for
+/* Block b of a head: x and the gradient of y in, the gradient of x out (in place of g), except for
    the part through the intra-token moments. */
 static void backward_block(const Input *in, const Tile *tile, const Scratch *scratch,
-                           const Mix *mix, int b, const Partial *partial, long number) {
-    long tokens = tile->tokens, channel = tile->channel + b * LANES;
+                           const Mix *mix, long head, int b, Block *block, const Partial *partial,
+                           HeadGradient *grad) {
+    long tokens = tile->tokens, channel = channel_of(tile, head, b);
     int lanes = lanes_of(tile, b);
-    V *x = scratch->x + b * tokens, *g = scratch->g + b * tokens;
-    Block block = {.x = x, .g = g, .first = b == 0};
-    block.weight = in->weight ? load(in->weight + channel, lanes) : same(1);
-    block.intra_mean = partial->intra + number * 2 * partial->groups;
-    block.intra_var = block.intra_mean + partial->groups;
-    block.offset = centre_block(x, scratch->xx, tokens, mix->reference);
-    filter(tile, scratch, x);
-    BlockSums sums = backward_moments(tile, scratch, mix, &block);
-    TileGradient *mine = partial->tiles + number;
-    mine->lam_mean += sum(sums.lam_mean), mine->lam_var += sum(sums.lam_var);
+    V *x = block->x, *g = block->g;
+    block->weight = in->weight ? load(in->weight + channel, lanes) : same(1);
+    block->offset = centre_block(x, scratch->xx, tokens, reference_of(tile));
+    filter(tile, scratch, head, x);
+    BlockSums sums = backward_moments(tile, scratch, mix, block);
+    grad->lam_mean += sum(sums.lam_mean), grad->lam_var += sum(sums.lam_var);
     double *affine = partial->affine + 2 * (tile->sample * in->channels + channel);
     for (int l = 0; l < lanes; l++)
         affine[2 * l] = sums.weight[l], affine[2 * l + 1] = sums.bias[l];
-    filter_backward(tile, scratch, x, mine->position);
-    const V *z = scratch->between.first, *zz = scratch->between.second;
-    for (long t = 0; t < tokens; t++) g[t] += z[t] + 2 * x[t] * zz[t];
+    Pair z = filter_backward(tile, scratch, head, x);
+    for (long t = 0; t < tokens; t++) g[t] += z.first[t] + 2 * x[t] * z.second[t];
 }
 
 /* ---- tiles and samples ---- */
@@ -133,7 +129,7 @@ static void add_intra(const Job *job, long row, double grad_mean, double grad_va
 /* The same for all patch tokens of a sample whose tiles are all done. */
 static void finish_sample(const Job *job, const Tiling *tiling, const Partial *partial,
                           const Tile *tile, REAL *grad_x) {
-    long tiles = job->in->heads * tiling->per_head, groups = partial->groups;
+    long tiles = tiling->of_sample, groups = partial->groups;
     long row = tile->sample * job->tokens + job->in->prefix;
     const V *mean = partial->intra + tile->sample * tiles * 2 * groups, *var = mean + groups;
     for (long group = 0; group * LANES < tile->tokens; group++) {
@@ -147,23 +143,46 @@ static void finish_sample(const Job *job, const Tiling *tiling, const Partial *p
     }
 }
 
-static void backward_tile(const Job *job, const Tiling *tiling, const Partial *partial, long number,
-                          const Scratch *scratch, const REAL *grad_y, REAL *grad_x) {
+static void backward_tile(const Job *job, const Tiling *tiling, const Partial *partial,
+                          const Tile *tile, const Scratch *scratch, const REAL *grad_y,
+                          REAL *grad_x, HeadGradient *grad) {
     const Input *in = job->in;
-    Tile tile = tile_at(job, tiling, number);
-    size_t width = ((tile.blocks - 1) * LANES + tile.last_lanes) * sizeof(REAL);
-    for (long row = tile.rows; row < in->rows; row++) /* padding; sequences have one column */
-        memset(grad_x + tile.start + row * in->channels, 0, width);
-    if (!tile.tokens) return;
-    Mix mix = mix_of(&tile, in);
-    read_tile(&tile, in->x, in->channels, scratch->x);
-    read_tile(&tile, grad_y, in->channels, scratch->g);
-    for (int b = 0; b < tile.blocks; b++)
-        backward_block(in, &tile, scratch, &mix, b, partial, number);
-    write_tile(&tile, scratch->g, grad_x, in->channels);
+    size_t width = ((tile->heads - 1) * tile->dim + (tile->blocks - 1) * LANES + tile->last_lanes);
+    for (long row = tile->rows; row < in->rows; row++) /* padding; sequences have one column */
+        memset(grad_x + tile->start + row * in->channels, 0, width * sizeof(REAL));
+    if (!tile->tokens) return;
+    read_moments(tile, scratch);
+    read_tile(tile, in->x, in->channels, scratch->x);
+    read_tile(tile, grad_y, in->channels, scratch->g);
+    long number = tile->sample * tiling->of_sample + tile->number;
+    Block block = {.x = scratch->x, .g = scratch->g, .first = 1};
+    block.intra_mean = partial->intra + number * 2 * partial->groups;
+    block.intra_var = block.intra_mean + partial->groups;
+    for (long head = 0; head < tile->heads; head++) {
+        Mix mix = mix_of(in, tile->head + head);
+        for (int b = 0; b < tile->blocks; b++) {
+            backward_block(in, tile, scratch, &mix, head, b, &block, partial, grad + head);
+            block.x += tile->tokens, block.g += tile->tokens, block.first = 0;
+        }
+    }
+    write_tile(tile, scratch->g, grad_x, in->channels);
     /* The thread that writes a sample's last tile finishes it, while it is in cache. */
-    if (!__atomic_sub_fetch(partial->unfinished + tile.sample, 1, __ATOMIC_ACQ_REL))
-        finish_sample(job, tiling, partial, &tile, grad_x);
+    if (!__atomic_sub_fetch(partial->unfinished + tile->sample, 1, __ATOMIC_ACQ_REL))
+        finish_sample(job, tiling, partial, tile, grad_x);
+}
+
+static void backward_unit(const Job *job, const Tiling *tiling, const Partial *partial, long unit,
+                          const Scratch *scratch, const REAL *grad_y, REAL *grad_x) {
+    long first = first_sample(tiling, unit), end = end_sample(job->in, tiling, unit);
+    HeadGradient *grad = partial->heads + unit * tiling->heads;
+    Tile tile = tile_at(job, tiling, unit, first);
+    sums_begin(&tile, scratch);
+    for (long sample = first; sample < end; sample++) {
+        tile = tile_at(job, tiling, unit, sample);
+        backward_tile(job, tiling, partial, &tile, scratch, grad_y, grad_x, grad);
+    }
+    for (long head = 0; tile.tokens && head < tile.heads; head++)
+        sums_end(&tile, scratch, head, grad[head].position);
 }
 
 /* LayerNorm's own backward pass for one prefix token. */
@@ -189,11 +208,13 @@ static void add_up(const Input *in, const Tiling *tiling, const Partial *partial
     for (long sample = 0; sample < in->samples; sample++)
         for (long k = 0; k < in->channels; k++, affine += 2)
             grad->weight[k] += affine[0], grad->bias[k] += affine[1];
-    for (long number = 0; number < tiling->tiles; number++) {
-        long head = number / tiling->per_head % in->heads;
-        const TileGradient *mine = partial->tiles + number;
-        grad->lam_mean[head] += mine->lam_mean, grad->lam_var[head] += mine->lam_var;
-        for (int k = 0; k < 3; k++) grad->position[3 * head + k] += mine->position[k];
+    for (long unit = 0; unit < tiling->units; unit++) {
+        long head = unit % tiling->of_sample / tiling->per_head * tiling->heads;
+        const HeadGradient *mine = partial->heads + unit * tiling->heads;
+        for (long k = 0; k < tiling->heads && head < in->heads; k++, head++, mine++) {
+            grad->lam_mean[head] += mine->lam_mean, grad->lam_var[head] += mine->lam_var;
+            for (int a = 0; a < 3; a++) grad->position[3 * head + a] += mine->position[a];
+        }
     }
 }
 
@@ -204,10 +225,10 @@ static int backward_tiles(const Job *job, const Tiling *tiling, const Partial *p
     OMP(parallel num_threads(job->in->threads) reduction(| : failed))
     {
         Scratch scratch;
-        failed = !scratch_take(&scratch, job->in, tiling, 1);
+        failed = !scratch_take(&scratch, job, tiling, 1);
         OMP(for schedule(static))
-        for (long number = 0; number < tiling->tiles; number++)
-            if (!failed) backward_tile(job, tiling, partial, number, &scratch, grad_y, grad_x);
+        for (long unit = 0; unit < tiling->units; unit++)
+            if (!failed) backward_unit(job, tiling, partial, unit, &scratch, grad_y, grad_x);
     }
     return !failed;
 }

@@ -30,6 +30,8 @@ static inline double *band_row(const Band *band, int i) {
     return band->p + (size_t)i * band->width;
 }
 
+static inline long band_size(const Band *band) { return (long)band->n * band->width; }
+
 /* exp(score - highest) by offset d = -reach..reach, so that rows need no exponentials of their own.
    Only for scores that lie close enough together that none underflows. */
 typedef struct {
@@ -78,21 +80,17 @@ static void band_fill_row(Band *band, int i, int from, int to, const Score *scor
     band->count[i] = high - low + 1;
 }
 
-static void band_free(Band *band) {
-    free(band->first);
-    free(band->count);
-    free(band->p);
-}
+static void band_free(Band *band) { free(band->p); }
 
 /* Returns 0 if memory is short; the band must be freed in either case. */
 static int band_make(Band *band, const Score *score, int n) {
     band->n = n;
     band->width = band_width(n, score->radius);
-    band->first = malloc(n * sizeof(int));
-    band->count = malloc(n * sizeof(int));
-    band->p = malloc((size_t)n * band->width * sizeof(double));
+    band->p = malloc(band_size(band) * sizeof(double) + 2 * n * sizeof(int)); /* in one piece */
     ExpTable table;
-    if (!band->first || !band->count || !band->p || !exp_table_make(&table, score, n)) return 0;
+    if (!band->p || !exp_table_make(&table, score, n)) return 0;
+    band->first = (int *)(band->p + band_size(band));
+    band->count = band->first + n;
     int reach = table.reach;
     for (int i = 0, known_from = 1, known_to = 0; i < n; i++) {
         int from = i < reach ? -i : -reach, to = n - 1 - i < reach ? n - 1 - i : reach;
@@ -119,13 +117,18 @@ static int band_same(const Band *band, int i, int j) {
            !memcmp(band_row(band, i), band_row(band, j), band->count[i] * sizeof(double));
 }
 
-/* The run around the middle row, cut to whole blocks of `rows` rows; empty if to <= from. */
-static Run band_run(const Band *band, int rows) {
-    int middle = band->n / 2, from = middle, to = middle + 1;
+/* The run around the middle row, cut to whole blocks, of which block q begins at row[q]; empty if
+   to <= from. */
+static Run band_run(const Band *band, const int *row, int blocks) {
+    int middle = band->n / 2, from = middle, to = middle + 1, first = 0, last = blocks;
     while (from > 0 && band_same(band, from - 1, middle)) from--;
     while (to < band->n && band_same(band, to, middle)) to++;
-    return (Run){(from + rows - 1) / rows * rows, to / rows * rows};
+    while (first < blocks && row[first] < from) first++;
+    while (last > 0 && row[last] > to) last--;
+    return (Run){row[first], row[last]};
 }
+
+static inline int in_run(Run run, int i) { return i >= run.from && i < run.to; }
 
 /* The next row with an entry of its own in a gradient of P: the first row of a run stands for all
    of them. */

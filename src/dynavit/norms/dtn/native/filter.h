@@ -22,10 +22,11 @@ INLINE Lines vertical_lines(const Tile *tile) { return (Lines){tile->cols, tile-
 
 INLINE Lines horizontal_lines(const Tile *tile) { return (Lines){1, tile->rows, tile->cols}; }
 
-/* P x and P x^2 into scratch->moments. A pass over an axis of length 1 would change nothing and is
-   left out. */
-static void filter(const Tile *tile, const Scratch *scratch, V *x) {
-    const Panel *vertical = &tile->vertical->forward, *horizontal = &tile->horizontal->forward;
+/* P x and P x^2 of one head into scratch->moments. A pass over an axis of length 1 would change
+   nothing and is left out. */
+static void filter(const Tile *tile, const Scratch *scratch, long head, V *x) {
+    const Panel *vertical = &tile->vertical[head].forward;
+    const Panel *horizontal = &tile->horizontal[head].forward;
     Pair in = {x, scratch->xx};
     if (tile->cols == 1) {
         apply(vertical, in, scratch->moments, (Lines){1, 1, 1});
@@ -37,24 +38,48 @@ static void filter(const Tile *tile, const Scratch *scratch, V *x) {
     }
 }
 
-/* The transpose: gradients in scratch->moments (overwritten) become gradients of x and x^2 in
-   scratch->between, where `filter` left what it needs. Adds to the kernels' grad_position (3). */
-static void filter_backward(const Tile *tile, const Scratch *scratch, V *x, double *grad_position) {
-    const Axis *vertical = tile->vertical, *horizontal = tile->horizontal;
+/* ---- the transpose ---- */
+
+/* Sums for the gradients of one head's kernels, over all blocks of a unit. */
+INLINE V *sums_down(const Scratch *scratch, long head) {
+    return scratch->sums + head * scratch->head_sums;
+}
+
+INLINE V *sums_across(const Scratch *scratch, long head) {
+    return sums_down(scratch, head) + scratch->vertical_sums;
+}
+
+/* Gradients in scratch->moments (overwritten) become gradients of x and x^2, in the pair that is
+   returned. `filter` left what this needs in scratch->between. Adds to the sums of the head. */
+static Pair filter_backward(const Tile *tile, const Scratch *scratch, long head, V *x) {
+    const Axis *vertical = tile->vertical + head, *horizontal = tile->horizontal + head;
     Pair in = {x, scratch->xx}, between = scratch->between, g = scratch->moments;
-    double *a0 = grad_position, *a1 = grad_position + 1, *a2 = grad_position + 2;
+    V *down_sums = sums_down(scratch, head), *across_sums = sums_across(scratch, head);
     if (tile->cols == 1 || tile->rows == 1) {
         const Axis *axis = tile->cols == 1 ? vertical : horizontal;
         Lines line = {1, 1, 1};
-        kernel_gradient(axis, g, in, line, scratch->grad_p, a0, tile->cols == 1 ? a2 : a1);
+        kernel_gradient(tile->cols == 1 ? down_sums : across_sums, axis, g, in, line);
         apply(&axis->transposed, g, between, line);
-        return;
+        return between;
     }
     Lines down = vertical_lines(tile), across = horizontal_lines(tile);
-    kernel_gradient(horizontal, g, between, across, scratch->grad_p, a0, a1);
+    kernel_gradient(across_sums, horizontal, g, between, across);
     apply(&horizontal->transposed, g, between, across);
-    kernel_gradient(vertical, between, in, down, scratch->grad_p, a0, a2);
+    kernel_gradient(down_sums, vertical, between, in, down);
     apply(&vertical->transposed, between, g, down);
-    memcpy(between.first, g.first, tile->tokens * sizeof(V));
-    memcpy(between.second, g.second, tile->tokens * sizeof(V));
+    return g;
+}
+
+static void sums_begin(const Tile *tile, const Scratch *scratch) {
+    memset(scratch->sums, 0, tile->heads * scratch->head_sums * sizeof(V));
+}
+
+/* Adds to the grad_position (3) of a head. An axis of length 1 has nothing to choose from. */
+static void sums_end(const Tile *tile, const Scratch *scratch, long head, double *grad_position) {
+    const Axis *vertical = tile->vertical + head, *horizontal = tile->horizontal + head;
+    double *a0 = grad_position, *a1 = grad_position + 1, *a2 = grad_position + 2;
+    if (tile->rows > 1)
+        kernel_gradient_end(sums_down(scratch, head), vertical, scratch->grad_p, a0, a2);
+    if (tile->cols > 1)
+        kernel_gradient_end(sums_across(scratch, head), horizontal, scratch->grad_p, a0, a1);
 }

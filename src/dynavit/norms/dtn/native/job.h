@@ -1,17 +1,15 @@
 /* One call of the layer: its input and its kernels. */
 #pragma once
 
-#include <stdint.h>
+#include "axis.h"
+#include "call.h"
 
-#include "panel.h"
-
-/* The input of a call, written by kernel.py, which lists the same fields in the same order. Arrays
-   are contiguous and row-major. */
+/* The input of a call. Arrays are contiguous and row-major. */
 typedef struct {
-    int64_t samples, prefix, rows, cols, channels, heads;
-    int64_t radius; /* weights beyond this offset are 0; -1: no limit */
-    int64_t ddof;   /* the intra-token variance is divided by channels - ddof */
-    int64_t threads;
+    long samples, prefix, rows, cols, channels, heads;
+    long radius; /* weights beyond this offset are 0; -1: no limit */
+    long ddof;   /* the intra-token variance is divided by channels - ddof */
+    long threads;
     double eps, cut;
     const REAL *x;                    /* (samples, prefix + rows * cols, channels) */
     const REAL *weight, *bias;        /* (channels) or NULL */

@@ -1,78 +1,137 @@
-"""Calls of the C kernel: tensors in, tensors out, without autograd."""
+"""Calls of the C kernel: tensors in, tensors out, without autograd.
+
+Parameters go in as the layer has them, and their gradients come back in the same form. A call on a small grid takes a few
+microseconds of arithmetic, so nothing tensor-like is made here but the results.
+"""
 
 import ctypes
+import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..kernels import kernel_cut
-from ..math import Layout, Operands
+from ..math import Layout
 from .build import load_kernel
 
+SHARE, LOGIT, FIXED = range(3)  # what a number means that stands for lambda: `Kind` of call.h
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 
-class _Input(ctypes.Structure):
-    """`Input` of job.h: the same fields in the same order."""
+class Parameters(NamedTuple):
+    """Arrays of a layer, contiguous: weight and bias (c) in x's dtype, the others in one of float32 and float64."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    mean: Tensor | None  # (h) what stands for lambda; None: fixed
+    var: Tensor | None
+    position: Tensor | None  # (h, 2 or 3); None: zeros
+
+
+class Mixing(NamedTuple):
+    """How the parameters of a layer are meant, the same in every call."""
+
+    heads: int
+    mean_kind: int = SHARE
+    var_kind: int = SHARE
+    fixed_mean: float = 0.0
+    fixed_var: float = 0.0
+
+
+def share_of(number: Tensor | None, kind: int, fixed: float, like: Tensor, heads: int) -> Tensor:
+    """(h,) the lambda that C takes a parameter for, as a tensor."""
+    if number is None:
+        return like.new_full((heads,), fixed)
+    return number.sigmoid() if kind == LOGIT else number.clamp(0, 1)
+
+
+def slope_of(share: Tensor, kind: int) -> Tensor | float:
+    """Of lambda by its parameter, as C returns it; that of a share passes its ends."""
+    return share * (1 - share) if kind == LOGIT else 1.0
+
+
+class _Call(ctypes.Structure):
+    """`Call` of call.h: the same fields in the same order."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("samples", "prefix", "rows", "cols", "channels", "heads")),
-        *((name, ctypes.c_int64) for name in ("radius", "ddof", "threads")),
-        *((name, ctypes.c_double) for name in ("eps", "cut")),
-        *((name, ctypes.c_void_p) for name in Operands._fields),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("radius", "ddof", "position_numbers", "parameter_bytes", "mean_kind", "var_kind")
+        ),
+        *((name, ctypes.c_double) for name in ("fixed_mean", "fixed_var", "eps", "cut")),
     )
 
 
-def forward(operands: Operands, layout: Layout) -> tuple[Tensor, Tensor]:
-    """y like x, and the intra-token mean and variance of each token (b, prefix + t, 2) in float64, for `backward`."""
-    operands = _as_arrays(operands)
-    x = operands.x
-    y = torch.empty_like(x) if operands.lengths is None else torch.zeros_like(x)  # padding is not written
-    moments = torch.empty(*x.shape[:2], 2, dtype=torch.float64)
-    _call("dtn_forward", operands, layout, moments, y)
+def forward(
+    x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """y like x, and the intra-token mean and variance of each token (b, prefix + t, 2) in float64, for `backward`.
+
+    Args:
+        x: (b, prefix + t, c), contiguous.
+        lengths: (b,) real tokens of sequences that are padded on the right, int64.
+    """
+    y = torch.empty_like(x) if lengths is None else torch.zeros_like(x)  # padding is not written
+    moments = torch.empty((*x.shape[:2], 2), dtype=torch.float64)
+    _run("dtn_forward", x, parameters, mixing, layout, lengths, moments, y)
     return y, moments
 
 
-def backward(grad: Tensor, moments: Tensor, operands: Operands, layout: Layout) -> tuple[Tensor, ...]:
-    """The gradients of all operands but `lengths`, each in its operand's dtype. Where weight or bias is None, in x's."""
-    arrays = _as_arrays(operands)
-    x, heads = arrays.x, arrays.lam_mean.shape[0]
-    grad_x = torch.empty_like(x)
-    sums = torch.zeros(2 * x.shape[-1] + 5 * heads, dtype=torch.float64)
-    *small, grad_position = sums.split([x.shape[-1], x.shape[-1], heads, heads, 3 * heads])
-    _call("dtn_backward", arrays, layout, moments, grad.to(x.dtype).contiguous(), grad_x, *small, grad_position)
-    grad_position = grad_position.view(heads, 3)
-    if len(layout.grid) == 1:  # a sequence runs along the rows: [d^2, dy]
-        grad_position = grad_position[:, ::2]
-    # Each gradient is cast to its own fresh tensor: the pieces of `sums` must not leave as views of one another.
-    types = ((x if like is None else like).dtype for like in operands[1:6])
-    return grad_x, *(part.to(dtype, copy=True) for part, dtype in zip((*small, grad_position), types, strict=True))
+def backward(
+    grad: Tensor,
+    moments: Tensor,
+    x: Tensor,
+    parameters: Parameters,
+    mixing: Mixing,
+    layout: Layout,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x and of each of the parameters that is not None, like them."""
+    # Each in memory of its own: gradients must not be views of one another.
+    grads = [None if part is None else torch.empty_like(part) for part in (x, *parameters)]
+    if x.numel() == 0:
+        return tuple(None if part is None else part.zero_() for part in grads)
+    _run("dtn_backward", x, parameters, mixing, layout, lengths, moments, grad, *grads)
+    return tuple(grads)
 
 
-def _as_arrays(operands: Operands) -> Operands:
-    """Contiguous, in the types that C expects; `position` (h, 3) also for sequences."""
-    position, real = operands.position, operands.x.dtype
-    assert position is not None
-    if position.shape[1] == 2:
-        position = torch.stack([position[:, 0], torch.zeros_like(position[:, 0]), position[:, 1]], 1)
-        operands = operands._replace(position=position)
-    types = (real, real, real, torch.float64, torch.float64, torch.float64, torch.int64)
-    arrays = (None if part is None else part.to(dtype).contiguous() for part, dtype in zip(operands, types, strict=True))
-    return Operands(*arrays)  # type: ignore[arg-type]  # None stays where it was
-
-
-def _call(entry: str, operands: Operands, layout: Layout, *arrays: Tensor) -> None:
-    x = operands.x
+def _run(
+    entry: str,
+    x: Tensor,
+    parameters: Parameters,
+    mixing: Mixing,
+    layout: Layout,
+    lengths: Tensor | None,
+    *arrays: Tensor | None,
+) -> None:
     if x.numel() == 0:
         return
-    library = load_kernel()
-    assert library is not None, "the op is only called where the C kernel was built"
+    numbers = next((part for part in parameters[2:] if part is not None), x)
+    call = _call(layout, mixing, *x.shape, x.dtype, numbers.element_size())
+    pointers = [None if part is None else part.data_ptr() for part in (x, *parameters, lengths, *arrays)]
+    if _function(entry, x.dtype)(call, torch.get_num_threads(), *pointers):
+        raise MemoryError(f"DTN's C kernel found no memory for its work on tokens of shape {tuple(x.shape)}")
+
+
+@functools.lru_cache(1024)
+def _call(
+    layout: Layout, mixing: Mixing, samples: int, tokens: int, channels: int, dtype: torch.dtype, parameter_bytes: int
+) -> object:
+    """A pointer to sizes and options, which no call changes."""
     rows, cols = layout.grid if len(layout.grid) == 2 else (layout.grid[0], 1)
     radius = -1 if layout.radius is None else layout.radius
-    sizes = (x.shape[0], layout.prefix, rows, cols, x.shape[2], operands.lam_mean.shape[0])
-    options = (radius, layout.ddof, torch.get_num_threads(), layout.eps, kernel_cut(x.dtype))
-    call = _Input(*sizes, *options, *[None if part is None else part.data_ptr() for part in operands])
-    function = getattr(library, f"{entry}_{_SUFFIX[x.dtype]}")
-    failed = function(ctypes.byref(call), *[ctypes.c_void_p(part.data_ptr()) for part in arrays])
-    if failed:
-        raise MemoryError(f"DTN's C kernel found no memory for its work on tokens of shape {tuple(x.shape)}")
+    sizes = (samples, layout.prefix, rows, cols, channels, mixing.heads)
+    options = (radius, layout.ddof, 1 + len(layout.grid), parameter_bytes, *mixing[1:], layout.eps, kernel_cut(dtype))
+    return ctypes.byref(_Call(*sizes, *options))
+
+
+def _function(entry: str, dtype: torch.dtype) -> "ctypes._NamedFuncPointer":
+    library = load_kernel()
+    assert library is not None, "this is only called where the C kernel was built"
+    function = getattr(library, f"{entry}_{_SUFFIX[dtype]}")
+    if function.argtypes is None:
+        pointers = 9 if entry == "dtn_forward" else 15
+        function.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * pointers]
+    return function

@@ -1,67 +1,60 @@
 /* The gradient of a positional kernel: grad_P[i][j] = sum of g[i] z[j] over lines, lanes and both
-   tensors of a pair, only where P[i][j] is not cut, and from there to the kernel's two numbers. */
+   tensors of a pair, only where P[i][j] is not cut, and from there to the kernel's two numbers.
+
+   Lanes are summed last: `sums` holds a vector for each entry while blocks of channels and samples
+   pass by. Of rows with the same weights only the sum over all of them is kept. */
 #pragma once
 
-#include "panel.h"
+#include "axis.h"
 
-/* acc[r][k] += sum over lines of g[r] z[k]. Not inlined: alone, it fits the registers. */
-NOINLINE void outer_block(V acc[ROWS][ROWS], const V *g, const V *z, Lines lines) {
-    V sum[ROWS][ROWS];
-    memcpy(sum, acc, sizeof sum);
+/* sum[r][k] += sum over lines of g[r] z[k], for one tensor. */
+INLINE void outer_lines(V sum[OUTER_ROWS][OUTER_COLS], const V *g, const V *z, Lines lines,
+                        const int rows, const int cols) {
     for (long l = lines.count; l > 0; l--, g += lines.gap, z += lines.gap) {
-        V zs[ROWS];
+        V zs[OUTER_COLS];
         UNROLL
-        for (int k = 0; k < ROWS; k++) zs[k] = z[k * lines.step];
+        for (int k = 0; k < cols; k++) {
+            zs[k] = z[k * lines.step];
+            KEEP(zs[k]);
+        }
         UNROLL
-        for (int r = 0; r < ROWS; r++) {
+        for (int r = 0; r < rows; r++) {
+            V gr = g[r * lines.step];
+            KEEP(gr);
             UNROLL
-            for (int k = 0; k < ROWS; k++) sum[r][k] += g[r * lines.step] * zs[k];
+            for (int k = 0; k < cols; k++) sum[r][k] += gr * zs[k];
         }
     }
-    memcpy(acc, sum, sizeof sum);
 }
 
-/* The same for both tensors of an axis of n < ROWS tokens. */
-static void outer_short(V acc[ROWS][ROWS], Pair g, Pair z, Lines lines, int n) {
-    for (long l = 0; l < lines.count * lines.gap; l += lines.gap)
-        for (int r = 0; r < n; r++)
-            for (int k = 0; k < n; k++) {
-                long to = r * lines.step + l, from = k * lines.step + l;
-                acc[r][k] += g.first[to] * z.first[from] + g.second[to] * z.second[from];
-            }
-}
-
-/* Sums over the lanes of `count` vectors, a power of two. */
-INLINE void lane_sums(V *acc, const int count, REAL *total) {
-    const int at_once = LANES < count ? LANES : count;
+/* sums[k * rows + r] += sum over lines and both tensors of g[r] z[k]. */
+INLINE void outer_block(V *sums, Pair g, Pair z, Lines lines, const int rows, const int cols) {
+    V sum[OUTER_ROWS][OUTER_COLS];
     UNROLL
-    for (int k = 0; k < count; k += at_once) store(total + k, sums(acc + k, at_once), at_once);
+    for (int r = 0; r < rows; r++) {
+        UNROLL
+        for (int k = 0; k < cols; k++) sum[r][k] = sums[k * rows + r];
+    }
+    outer_lines(sum, g.first, z.first, lines, rows, cols);
+    outer_lines(sum, g.second, z.second, lines, rows, cols);
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
+        for (int k = 0; k < cols; k++) sums[k * rows + r] = sum[r][k];
+    }
 }
 
-/* Adds to grad_p in block q of rows. */
-static void outer_rows(const Axis *axis, double *grad_p, Pair g, Pair z, Lines lines, int q) {
-    const Band *band = &axis->band;
-    /* At the end of an axis its last ROWS rows or columns are taken again, if there are so many. */
-    int n = band->n, last = n > ROWS ? n - ROWS : 0, i0 = least(q * ROWS, last);
-    for (int j = axis->forward.from[q]; j < axis->forward.to[q]; j += ROWS) {
-        int j0 = least(j, last);
-        long to = i0 * lines.step, from = j0 * lines.step;
-        V acc[ROWS][ROWS] = {0};
-        if (n >= ROWS) {
-            outer_block(acc, g.first + to, z.first + from, lines);
-            outer_block(acc, g.second + to, z.second + from, lines);
-        } else {
-            outer_short(acc, g, z, lines, n);
-        }
-        REAL total[ROWS * ROWS];
-        lane_sums(&acc[0][0], ROWS * ROWS, total);
-        for (int i = q * ROWS; i < n && i < q * ROWS + ROWS; i++)
-            for (int k = j; k < n && k < j + ROWS; k++) {
-                int at = k - band->first[i];
-                if (at >= 0 && at < band->count[i])
-                    grad_p[(size_t)i * band->width + at] += total[(i - i0) * ROWS + k - j0];
-            }
+/* All columns of a block of `rows` rows. */
+INLINE void outer_columns(V *sums, Pair g, Pair z, Lines lines, const int rows, int cols) {
+    for (; cols >= OUTER_COLS; cols -= OUTER_COLS, sums += OUTER_COLS * rows) {
+        outer_block(sums, g, z, lines, rows, OUTER_COLS);
+        z = pair_at(z, OUTER_COLS * lines.step);
     }
+    if (cols == 1) outer_block(sums, g, z, lines, rows, 1);
+    if (cols == 2) outer_block(sums, g, z, lines, rows, 2);
+    if (OUTER_COLS > 3 && cols == 3) outer_block(sums, g, z, lines, rows, 3);
+    if (OUTER_COLS > 4 && cols == 4) outer_block(sums, g, z, lines, rows, 4);
+    if (OUTER_COLS > 5 && cols == 5) outer_block(sums, g, z, lines, rows, 5);
 }
 
 /* acc[k] += sum over i < rows of g[i] z[i + k], along one line. */
@@ -79,9 +72,8 @@ INLINE void run_line(V acc[OFFSETS], const V *g, const V *z, long step, int rows
         for (int k = 0; k < offsets; k++) acc[k] += g[0] * z[k * step];
 }
 
-/* Adds to grad_p for a run of rows with the same weights: only the sum over these rows matters for
-   each offset, so lanes are summed once per offset. It goes to the first row of the run. */
-static void outer_run(const Axis *axis, double *grad_p, Pair g, Pair z, Lines lines) {
+/* sums[k] += sum over the rows of a run of g[i] z[first + k]. */
+static void outer_run(V *sums, const Axis *axis, Pair g, Pair z, Lines lines) {
     const Band *band = &axis->band;
     Run run = axis->run;
     int rows = run.to - run.from, count = band->count[run.from];
@@ -94,22 +86,51 @@ static void outer_run(const Axis *axis, double *grad_p, Pair g, Pair z, Lines li
             run_line(acc, g.first + l, source.first + l, lines.step, rows, offsets);
             run_line(acc, g.second + l, source.second + l, lines.step, rows, offsets);
         }
-        REAL total[OFFSETS];
-        lane_sums(acc, OFFSETS, total);
-        double *to = grad_p + (size_t)run.from * band->width + k0;
-        for (int k = 0; k < offsets; k++) to[k] += total[k];
+        for (int k = 0; k < offsets; k++) sums[k0 + k] += acc[k];
     }
 }
 
-/* Adds the gradients of the kernel's two numbers; `grad_p` is scratch memory laid out as band.p. */
-static void kernel_gradient(const Axis *axis, Pair g, Pair z, Lines lines, double *grad_p,
-                            double *grad_square, double *grad_slope) {
+/* Adds one block of channels to `sums` (axis->sums vectors). */
+static void kernel_gradient(V *sums, const Axis *axis, Pair g, Pair z, Lines lines) {
+    const Blocks *blocks = &axis->blocks;
+    for (int q = 0; q < blocks->count; q++) {
+        Pair to = pair_at(g, blocks->row[q] * lines.step);
+        Pair from = pair_at(z, blocks->from[q] * lines.step);
+        V *mine = sums + blocks->at[q];
+        int cols = blocks->to[q] - blocks->from[q];
+        int rows = height_of(blocks, q);
+        if (rows == 1) outer_columns(mine, to, from, lines, 1, cols);
+        if (rows == 2) outer_columns(mine, to, from, lines, 2, cols);
+        if (rows == 3) outer_columns(mine, to, from, lines, 3, cols);
+        if (OUTER_ROWS > 3 && rows == 4) outer_columns(mine, to, from, lines, 4, cols);
+    }
+    if (axis->run.from < axis->run.to)
+        outer_run(sums + axis->sums - axis->band.count[axis->run.from], axis, g, z, lines);
+}
+
+/* Lanes of the sums into grad_p, laid out as band.p; a run's first row stands for all of them. */
+static void sum_lanes(const V *sums, const Axis *axis, double *grad_p) {
     const Band *band = &axis->band;
-    Run run = axis->run;
-    for (int i = 0; i < band->n; i = next_row(i, run))
-        memset(grad_p + (size_t)i * band->width, 0, band->width * sizeof(double));
-    for (int q = 0; q < axis->forward.blocks; q++)
-        if (q * ROWS < run.from || q * ROWS >= run.to) outer_rows(axis, grad_p, g, z, lines, q);
-    if (run.from < run.to) outer_run(axis, grad_p, g, z, lines);
-    band_backward(band, grad_p, run, grad_square, grad_slope);
+    const Blocks *blocks = &axis->blocks;
+    for (int q = 0; q < blocks->count; q++) {
+        int rows = height_of(blocks, q);
+        if (blocks->from[q] == blocks->to[q]) continue;
+        for (int i = blocks->row[q]; i < blocks->row[q + 1]; i++) {
+            const V *mine = sums + blocks->at[q] + i - blocks->row[q];
+            for (int k = 0; k < band->count[i]; k++)
+                grad_p[(size_t)i * band->width + k] =
+                    sum(mine[(band->first[i] + k - blocks->from[q]) * rows]);
+        }
+    }
+    if (axis->run.from >= axis->run.to) return;
+    int count = band->count[axis->run.from];
+    for (int k = 0; k < count; k++)
+        grad_p[(size_t)axis->run.from * band->width + k] = sum(sums[axis->sums - count + k]);
+}
+
+/* Adds the gradients of the kernel's two numbers; `grad_p` is scratch memory laid out as band.p. */
+static void kernel_gradient_end(const V *sums, const Axis *axis, double *grad_p,
+                                double *grad_square, double *grad_slope) {
+    sum_lanes(sums, axis, grad_p);
+    band_backward(&axis->band, grad_p, axis->run, grad_square, grad_slope);
 }

@@ -17,10 +17,25 @@
 #define VECTOR_REGISTERS 16
 #endif
 
-#define ROWS 4                                /* rows of a kernel that a pass takes at once */
-#define LINES (VECTOR_REGISTERS / (4 * ROWS)) /* lines at once: 2 * LINES * ROWS accumulators */
-#define OFFSETS 8                             /* offsets at once in the gradient of a run of rows */
-#define CACHE_BYTES 2000000 /* of the second-level cache, for a tile and its scratch memory */
+/* Register blocking. A pass keeps 2 * LINES * rows accumulators for up to ROWS rows of a kernel,
+   two inputs for each line and one weight; the gradient of a kernel OUTER_ROWS * OUTER_COLS
+   accumulators, a row of each factor and one vector more. */
+#define ROWS 6
+#if VECTOR_REGISTERS == 32
+#define LINES 2
+#define OUTER_ROWS 4
+#define OUTER_COLS 6
+#else
+#define LINES 1
+#define OUTER_ROWS 3
+#define OUTER_COLS 3
+#endif
+#define OFFSETS 8           /* offsets at once in the gradient of a run of rows */
+#define TOKENS_AT_ONCE 4    /* in sums over channels; a power of two */
+#define CACHE_BYTES 1500000 /* of the second-level cache, for a tile and its scratch memory */
+#define LINE_BYTES 64       /* of the cache */
+#define UNITS_OF_THREAD 4   /* units of work for each thread, if there are so many tiles */
+#define MOST_SAMPLES 16     /* of a unit */
 #define PREFETCH_TOKENS 16  /* distance at which tokens are fetched ahead */
 
 /* ---- the compiler ---- */
@@ -34,6 +49,15 @@
 #define UNROLL
 #else
 #define UNROLL PRAGMA(GCC unroll 16)
+#endif
+
+/* Keeps a vector in its register: gcc would rather load it again for every product. */
+#if defined(__x86_64__)
+#define KEEP(vector) __asm__("" : "+v"(vector))
+#elif defined(__aarch64__)
+#define KEEP(vector) __asm__("" : "+w"(vector))
+#else
+#define KEEP(vector)
 #endif
 
 /* Without OpenMP the loops run on one thread. */

@@ -3,8 +3,10 @@
 
 #include <math.h>
 #include <string.h>
-#ifdef __AVX512F__
+#if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "machine.h"
@@ -46,12 +48,17 @@ INLINE void store(REAL *to, V v, int lanes) {
 
 INLINE V same(REAL x) { return (V){0} + x; }
 
-#if defined(__AVX512F__) && REAL_BYTES == 4
-/* An estimate of 14 bits and one Newton step cost a fifth of a root and a division. */
+/* 1 / sqrt(v): an estimate and Newton steps cost a fifth of a root and a division. The estimates
+   have 14 bits (AVX-512), 12 (AVX) and 8 (ARM); each step doubles them. */
+INLINE V newton(V v, V guess) { return guess * ((REAL)1.5 - v * (REAL)0.5 * guess * guess); }
+
+#if REAL_BYTES == 4 && defined(__AVX512F__)
+INLINE V inverse_root(V v) { return newton(v, (V)_mm512_rsqrt14_ps((__m512)v)); }
+#elif REAL_BYTES == 4 && defined(__AVX__)
+INLINE V inverse_root(V v) { return newton(v, (V)_mm256_rsqrt_ps((__m256)v)); }
+#elif REAL_BYTES == 4 && defined(__aarch64__)
 INLINE V inverse_root(V v) {
-    V guess = (V)_mm512_rsqrt14_ps((__m512)v);
-    V half = v * (REAL)0.5 * guess;
-    return guess * ((REAL)1.5 - half * guess);
+    return newton(v, newton(v, newton(v, (V)vrsqrteq_f32((float32x4_t)v))));
 }
 #else
 INLINE V inverse_root(V v) {
@@ -88,3 +95,10 @@ INLINE V sums(V *v, const int count) {
 }
 
 INLINE REAL sum(V v) { return sums(&v, 1)[0]; }
+
+/* Sums over the lanes of `count` vectors, a power of two; v is overwritten. */
+INLINE void lane_sums(V *v, const int count, REAL *total) {
+    const int at_once = LANES < count ? LANES : count;
+    UNROLL
+    for (int k = 0; k < count; k += at_once) store(total + k, sums(v + k, at_once), at_once);
+}

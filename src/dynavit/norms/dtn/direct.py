@@ -1,0 +1,97 @@
+"""The C kernel called directly: an ordinary call on a CPU, as small as Python allows.
+
+The dispatcher and conversions of parameters would take longer than the work on a small grid. So where nobody watches (no
+torch.compile, no counter of operations, no transform) and the parameters have types that C reads, they go to the kernel as
+they are. Everything else takes the way through `op.py`, with the same numbers.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..once_differentiable import once_differentiable
+from ..transforms import is_batched, needs_plain_operations
+from .arguments import as_arguments
+from .math import Layout, Operands
+from .native.build import load_kernel
+from .native.kernel import Mixing, Parameters, backward, forward, share_of, slope_of
+
+SECOND_DERIVATIVES = (
+    "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
+    'build the layer with backend="torch".'
+)
+_PLAIN = (Tensor, torch.nn.Parameter)
+_REALS = {torch.float32, torch.float64}
+
+
+def can_be_direct(x: Tensor, parameters: Parameters) -> bool:
+    """Whether a call on x (b, t, c) may go to the C kernel without the dispatcher."""
+    if torch.compiler.is_compiling() or type(x) not in _PLAIN or not x.is_cpu or x.dtype not in _REALS:
+        return False
+    if torch._C._len_torch_dispatch_stack() or needs_plain_operations() or load_kernel() is None:
+        return False
+    weight, bias, mean, var, position = parameters
+    types = set()
+    for part in (mean, var, position):
+        if part is not None:
+            types.add(part.dtype)
+            if not _is_array(part):
+                return False
+    for part in (weight, bias):
+        if part is not None and not (part.dtype == x.dtype and _is_array(part)):
+            return False
+    return len(types) < 2 and types <= _REALS
+
+
+def _is_array(parameter: Tensor) -> bool:
+    return type(parameter) in _PLAIN and parameter.is_cpu and parameter.is_contiguous()
+
+
+def normalise_directly(x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout) -> Tensor:
+    """(b, prefix + t, c) -> normalised, with the affine map. For calls that `can_be_direct` says yes to."""
+    x = x.contiguous()
+    if torch.is_grad_enabled():
+        return _Direct.apply(x, *parameters, mixing, layout)
+    return forward(x, parameters, mixing, layout)[0]
+
+
+class _Direct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
+        *parameters, mixing, layout = arguments
+        y, moments = forward(x, Parameters(*parameters), mixing, layout)
+        ctx.save_for_backward(x, *parameters, moments)
+        ctx.how = mixing, layout
+        return y
+
+    @staticmethod
+    @once_differentiable(SECOND_DERIVATIVES)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, *parameters, moments = ctx.saved_tensors
+        run = _watched if is_batched(grad) else _gradients
+        return *run(grad, moments, x, Parameters(*parameters), *ctx.how), None, None
+
+
+def _gradients(
+    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout
+) -> tuple[Tensor | None, ...]:
+    return backward(grad.contiguous(), moments, x, parameters, mixing, layout)
+
+
+def _watched(
+    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout
+) -> tuple[Tensor | None, ...]:
+    """The same through the dispatcher, which knows what to do with many cotangents at once (`is_grads_batched`)."""
+    weight, bias, mean, var, position = parameters
+    lam_mean = share_of(mean, mixing.mean_kind, mixing.fixed_mean, x, mixing.heads)
+    lam_var = share_of(var, mixing.var_kind, mixing.fixed_var, x, mixing.heads)
+    places = x.new_zeros(mixing.heads, 1 + len(layout.grid)) if position is None else position
+    operands = Operands(x, weight, bias, lam_mean, lam_var, places)
+    grad_x, grad_weight, grad_bias, grad_mean, grad_var, grad_position = torch.ops.dynavit.dtn_backward(
+        grad, moments, *operands, *as_arguments(layout)
+    )
+    grad_mean = grad_mean * slope_of(lam_mean, mixing.mean_kind)
+    grad_var = grad_var * slope_of(lam_var, mixing.var_kind)
+    grads = (grad_weight, grad_bias, grad_mean, grad_var, grad_position)
+    return grad_x, *(None if part is None else own for part, own in zip(parameters, grads, strict=True))
