@@ -104,7 +104,7 @@ def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = 
     cost = measure_loop(task, loader, config.plan, steps)
     (low, high), whole = cost.step_ratio_quartiles, f"{cost.whole_ratio:.3f}"
     print_table(
-        f"{config.model} on {config.data}, batch {cost.batch_size}, {cost.steps} steps",
+        f"{config.model or 'its usual model'} on {config.data}, batch {cost.batch_size}, {cost.steps} steps",
         ["loop", "step", "ratio", "quartiles", "with checkpoint and start"],
         [
             ["bare", f"{cost.bare_step * 1e3:.1f} ms", "1.000", "-", "1.000"],

@@ -20,9 +20,11 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
         out: directory of the comparison.
         overwrite: delete what is in --out and begin again.
     """
+    from ..analysis.report.blocks import Table
     from ..analysis.report.read import read_comparison
     from ..analysis.report.table import comparison_table, table_notes
     from ..runs.compare import compare
+    from ..runs.report import comparison_sections_of_task
 
     with show_runs() as watch:
         page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=shlex.join(["dynavit", *sys.argv[1:]]))
@@ -30,6 +32,11 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
     print_table(config_of_grid.title, *comparison_table(comparison))
     for note in table_notes(comparison):
         print(note)
+    for table in (block for section in comparison_sections_of_task(comparison) for block in section.blocks):
+        if isinstance(table, Table):
+            print_table(table.label, list(table.header), [list(row) for row in table.rows])
+            for note in table.notes:
+                print(note)
     print(f"report: {page}")
     if watch.failed:
         raise ValueError(f"{len(watch.failed)} of {watch.planned} runs failed: " + "; ".join(watch.failed))

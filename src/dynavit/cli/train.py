@@ -25,7 +25,7 @@ def train(
     In Python: `dynavit.train_run(dynavit.TrainConfig(...), out)`.
 
     Args:
-        out: directory of the run; runs/MODEL-NORM-DATA-seedN if not given.
+        out: directory of the run; runs/MODEL-NORM-DATA-seedN if not given, with what is named of them.
         resume: go on with the run in --out; options that are not given are those it began with.
         overwrite: delete the run in --out and begin again.
         quiet: show no progress.
@@ -36,7 +36,8 @@ def train(
     config = config_of_run
     if resume and out is None:
         raise ValueError("say which run to go on with: --resume needs --out")
-    out = out or Path("runs") / f"{config.model}-{config.norm or 'own'}-{config.data.replace('/', '_')}-seed{config.seed}"
+    words = (config.model, config.norm or "own", config.data.replace("/", "_"), f"seed{config.seed}")
+    out = out or Path("runs") / "-".join(word for word in words if word)
     summary = train_run(
         config, out, resume=resume, overwrite=overwrite, progress=choose_progress(quiet), command=["dynavit", *sys.argv[1:]]
     )

@@ -6,14 +6,16 @@ from typing import Literal
 
 @dataclass
 class OptimConfig:
-    """AdamW or SGD, and a learning rate that rises linearly, then falls like a cosine.
+    """AdamW or SGD, and a learning rate that rises linearly, then falls.
 
     Attributes:
         algorithm: adamw, or sgd with momentum, which many fine-tune with.
         weight_decay: not applied to biases, norms and what the model itself exempts. sgd adds it to the gradient.
+        decay_all: apply it to these too.
         betas: of AdamW.
         eps: of AdamW.
         momentum: of SGD.
+        schedule: the fall is half a cosine, or with rsqrt_warmup like 1 / sqrt(step).
         warmup_epochs: length of the rise; at most half of the training.
         min_lr: where the cosine ends, as a fraction of the learning rate.
         clip: largest norm of the gradient; 0 leaves it as it is.
@@ -24,9 +26,11 @@ class OptimConfig:
 
     algorithm: Literal["adamw", "sgd"] = "adamw"
     weight_decay: float = 0.05
+    decay_all: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     momentum: float = 0.9
+    schedule: Literal["cosine", "rsqrt_warmup"] = "cosine"
     warmup_epochs: float = 1.0
     min_lr: float = 0.01
     clip: float = 1.0

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..common.task import Task
     from ..engine.processes import Processes
 
+USUAL_MODEL = "vit_micro"
 SMALL_IMAGE = 64  # pixels; below, a model's 16-pixel patches would leave next to no tokens
 SMALL_GRID = 8  # tokens along a side of a small image
 
@@ -32,11 +33,16 @@ def open_training_data(config: TrainConfig, processes: "Processes | None" = None
     return data
 
 
+def model_of_run(config: TrainConfig, data: "Data") -> str:
+    """The model that is named; otherwise the one that the data set names, as sets of other things than images do."""
+    return config.model or str(getattr(data, "model", USUAL_MODEL))
+
+
 def task_of_run(config: TrainConfig, data: "Data") -> "type[Task]":
     """The task that is named; otherwise the model's, otherwise the data's."""
     from ..models.registry import task_of
 
-    task = TASKS[config.task or task_of(config.model) or data.task]
+    task = TASKS[config.task or task_of(model_of_run(config, data)) or data.task]
     task.check_data(data)
     return task
 
@@ -77,11 +83,12 @@ def training_task(config: TrainConfig, data: "Data | None" = None) -> "tuple[Tas
 def model_call(config: TrainConfig, data: "Data") -> dict[str, Any]:
     """The keyword arguments of `create_model` for a model that fits task and data."""
     task = task_of_run(config, data)
-    call: dict[str, Any] = {"name": config.model, "norm": config.norm, "norm_options": config.norm_options or None}
+    name = model_of_run(config, data)
+    call: dict[str, Any] = {"name": name, "norm": config.norm, "norm_options": config.norm_options or None}
     call |= task.model_options(data, task_options(task, config.task_options))
     image_size = getattr(data, "image_size", None)
     if image_size is not None:
-        call |= _size_options(config.model, image_size, config.model_options)
+        call |= _size_options(name, image_size, config.model_options)
     return {key: value for key, value in (call | config.model_options).items() if value is not None}
 
 

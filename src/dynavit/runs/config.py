@@ -23,10 +23,10 @@ class TrainConfig:
     """One training run. `dynavit train` has an option for each field, dotted for fields of fields.
 
     Attributes:
-        model: a name of `dynavit list models`, or any name of timm.
+        model: a name of `dynavit list models`, or any name of timm; if not given vit_micro, or what the data set names.
         norm: a name of `dynavit list norms`; what the model comes with if not given.
-        data: digits (built in), fashion_mnist, cifar10, cifar100, folder, imagenet, list, or timm's scheme/name.
-        data_dir: where the data set lies; digits need none.
+        data: digits (built in), fashion_mnist, cifar10, cifar100, folder, imagenet, list, listops, or timm's scheme/name.
+        data_dir: where the data set lies; digits and listops need none.
         epochs: passes over the training images; fractions work.
         batch_size: images per step, over all processes.
         lr: largest learning rate.
@@ -43,7 +43,7 @@ class TrainConfig:
         engine: the machine and the bookkeeping.
     """
 
-    model: str = "vit_micro"
+    model: str | None = None
     norm: str | None = None
     data: str = "digits"
     data_dir: Path | None = None

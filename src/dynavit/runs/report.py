@@ -10,15 +10,26 @@ from .directory import RunDirectory
 from .metrics_csv import write_metrics_csv
 
 if TYPE_CHECKING:
-    from ..analysis.report.read import Run
+    from ..analysis.report.blocks import Section
+    from ..analysis.report.read import Comparison, Run
 
 
 def write_report(directory: str | PathLike[str]) -> Path:
     """Write report.html from the files in a directory and return where it is; beside that of a run also metrics.csv."""
-    page = write_page(Path(directory), sections_of_task)
+    page = write_page(Path(directory), sections_of_task, comparison_sections_of_task)
     if RunDirectory(directory).metrics_file.is_file():
         write_metrics_csv(directory)
     return page
+
+
+def comparison_sections_of_task(comparison: "Comparison") -> "Sequence[Section]":
+    """The sections about all runs of a comparison that their task brings; none if it is not registered here."""
+    from ..tasks.table import TASKS
+    from .model_files import ModelCard
+
+    begun = [run for run in comparison.runs if RunDirectory(run.path).card_file.is_file()]
+    name = ModelCard.read(begun[0].path).task if begun else ""
+    return TASKS[name].comparison_sections(comparison) if name in TASKS else []
 
 
 def sections_of_task(run: "Run") -> Sequence[Any]:

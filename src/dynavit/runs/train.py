@@ -12,7 +12,7 @@ from ..common.registry import guests_used
 from ..engine.loop import Summary, train
 from ..engine.processes import Processes
 from ..engine.progress import Progress
-from .assemble import build_model, open_training_data, task_of_run, task_options
+from .assemble import build_model, model_of_run, open_training_data, task_of_run, task_options
 from .config import TrainConfig, stored_config, to_plain
 from .directory import RunDirectory
 from .evaluate import EVAL_BATCH, evaluate_run
@@ -46,6 +46,7 @@ def train_run(
     processes = Processes(config.engine)
     with guests_used() as guests:
         data = open_training_data(config, processes)
+        config = replace(config, model=model_of_run(config, data))
         model, call = build_model(config, data)
         task_class = task_of_run(config, data)
         options = task_options(task_class, config.task_options)

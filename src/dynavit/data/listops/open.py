@@ -35,7 +35,7 @@ def open_listops(
     seed: int = 0,
     pad_to: int | None = None,
 ) -> "ListOpsData":
-    """ListOps: short expressions made here, or files of the Long Range Arena in --data-dir
+    """ListOps: short expressions made here, or files of the Long Range Arena
 
     With --download and a folder that holds none yet, what is made is also written there, in the arena's format.
 
