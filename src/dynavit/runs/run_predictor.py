@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..common.batch import moved
 from ..common.task import Task
 from ..deploy.bundle.answers import image_files
 from ..engine.config import EngineConfig
@@ -60,4 +61,5 @@ class RunPredictor:
         except ValueError as error:
             return {"image": str(path), "error": str(error)}
         like = next(self.task.model.parameters())
-        return {"image": str(path), **self.task.answer(inputs.to(like), self.card.facts, top, self.policy)}
+        there = moved(inputs, like.device, like.dtype)
+        return {"image": str(path), **self.task.answer(there, self.card.facts, top, self.policy)}
