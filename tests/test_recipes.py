@@ -22,7 +22,13 @@ RECIPES = {recipe.name: recipe for recipe in list_recipes()}
 DOCUMENT = Path(__file__).parents[1] / "docs" / "recipes.md"
 
 # (classes, channels, side) as stored, or as files are delivered
-SHAPES = {"fashion_mnist": (10, 1, 28), "cifar10": (10, 3, 32), "cifar100": (100, 3, 32), "imagenet": (1000, 3, 224)}
+SHAPES = {
+    "fashion_mnist": (10, 1, 28),
+    "cifar10": (10, 3, 32),
+    "cifar100": (100, 3, 32),
+    "imagenet": (1000, 3, 224),
+    "folder": (7, 3, 224),
+}
 
 
 def last(outputs):
@@ -69,6 +75,8 @@ def test_what_there_is():
         "digits",
         "digits_dvt",
         "fashion_mnist",
+        "finetune",
+        "finetune_dvt",
         "imagenet_dvt_t2t_vit_12",
         "imagenet_dvt_t2t_vit_14",
         "imagenet_pvt_tiny_dtn",

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from .common.plugins import load_plugin as load_plugin
     from .common.task import Evaluator as Evaluator
     from .common.task import Task as Task
+    from .convert import load_swapped as load_swapped
     from .convert import plan_swap as plan_swap
+    from .convert import save_swapped as save_swapped
     from .convert import swap_norms as swap_norms
     from .data.dataset import DataSet as DataSet
     from .data.dataset import MemorySplit as MemorySplit
@@ -70,6 +72,7 @@ _HOMES = {
     "load": ".runs.model_files",
     "load_plugin": ".common.plugins",
     "load_released": ".runs.model_files",
+    "load_swapped": ".convert",
     "look_inside": ".analysis.inside.look",
     "parameter_groups": ".engine.optimiser",
     "plan_swap": ".convert",
@@ -78,6 +81,7 @@ _HOMES = {
     "register_model": ".models",
     "register_norm": ".norms",
     "register_task": ".tasks.table",
+    "save_swapped": ".convert",
     "swap_norms": ".convert",
     "train_run": ".runs.train",
 }
@@ -106,6 +110,7 @@ __all__ = [
     "load",
     "load_plugin",
     "load_released",
+    "load_swapped",
     "look_inside",
     "parameter_groups",
     "plan_swap",
@@ -114,6 +119,7 @@ __all__ = [
     "register_model",
     "register_norm",
     "register_task",
+    "save_swapped",
     "swap_norms",
     "train_run",
 ]

@@ -1,5 +1,8 @@
 """Small models in other people's dialects."""
 
+from collections import OrderedDict
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
@@ -63,6 +66,48 @@ class LinearPatchViT(nn.Module):
             x = x + attention(x)
             x = x + feed_forward(x)
         return self.norm(x).mean(1)
+
+
+class HuggingFaceAttention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.num_attention_heads = heads
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (each(x).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2) for each in self.children())
+        return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class HuggingFaceLayer(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.attention = HuggingFaceAttention(dim, heads)
+        self.intermediate, self.output = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+        self.layernorm_before, self.layernorm_after = nn.LayerNorm(dim, eps=1e-12), nn.LayerNorm(dim, eps=1e-12)
+
+    def forward(self, x):
+        x = x + self.attention(self.layernorm_before(x))
+        return x + self.output(nn.functional.gelu(self.intermediate(self.layernorm_after(x))))
+
+
+class HuggingFaceViT(nn.Module):
+    """Names, nesting and the output object of transformers' ViTForImageClassification."""
+
+    def __init__(self, dim=48, heads=3):
+        super().__init__()
+        self.config = SimpleNamespace(image_size=64)
+        self.cls_token = nn.Parameter(torch.randn(1, 1, dim))
+        self.projection = nn.Conv2d(3, dim, 16, 16)
+        self.layer = nn.ModuleList(HuggingFaceLayer(dim, heads) for _ in range(2))
+        self.layernorm, self.classifier = nn.LayerNorm(dim, eps=1e-12), nn.Linear(dim, 2)
+
+    def forward(self, pixel_values):
+        x = self.projection(pixel_values).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+        for layer in self.layer:
+            x = layer(x)
+        return OrderedDict(logits=self.classifier(self.layernorm(x)[:, 0]))
 
 
 class CausalSelfAttention(nn.Module):

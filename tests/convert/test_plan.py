@@ -1,6 +1,7 @@
 """What is swapped, kept and refused: exact counts for known models, reasons for the rest."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ import dynavit
 from convert.models import Language, LinearPatchViT, small_vit, timm_model
 from dynavit.common.torchvision_shim import ensure_torchvision
 from dynavit.convert import SwapPlan, apply_plan, plan_swap, swap_norms
+from dynavit.convert.nothing import nothing_to_swap
 
 # model, options, size of the planning run, (swap, keep, refuse), prefix tokens of the swapped ones, heads, layouts
 COUNTS = [
@@ -328,3 +330,28 @@ def test_decoders():
     model.blocks[1].attn.is_causal = True
     rows = {row.path: row.action for row in plan_swap(model).rows}
     assert [rows[f"blocks.{i}.norm1"] for i in range(2)] == ["swap", "refuse"]
+
+
+def test_models_without_attention_are_told_the_call_that_works():
+    model = timm_model("test_convnext")
+    with pytest.raises(ValueError, match="no attention found in the model, so no heads") as refused:
+        swap_norms(model, "dtn")
+    call = re.search(r"dynavit\.(swap_norms\(.*?\}\)) swaps 9 all the same", str(refused.value)).group(1)
+    swapped = eval(call, {"swap_norms": swap_norms, "model": model})
+    assert swapped.swap_plan.counts()["swap"] == 9 and {row.heads for row in swapped.swap_plan.swapped()} == {8}
+    same = swap_norms(model, "dtn", where="stages.*.blocks.*.norm", start="identity", norm_options={"heads": 4})
+    x = torch.randn(2, 3, 64, 96)
+    torch.testing.assert_close(same(x), model(x), rtol=1e-5, atol=1e-5)
+    assert "all the same" in (said := nothing_to_swap(plan_swap(model, "dyt"))) and "heads" not in said.partition(" swaps ")[0]
+
+
+def test_torchvision_convnext_by_name():
+    ensure_torchvision()
+    import torchvision
+    from torchvision.models.convnext import CNBlockConfig
+
+    model = torchvision.models.ConvNeXt([CNBlockConfig(16, 32, 1), CNBlockConfig(32, None, 2)], num_classes=3).eval()
+    same = swap_norms(model, "dtn", where="features.*.block.*", start="identity", input_size=64)
+    x = torch.randn(2, 3, 64, 96)
+    assert same.swap_plan.counts()["swap"] == 3
+    torch.testing.assert_close(same(x), model(x), rtol=1e-5, atol=1e-5)

@@ -374,3 +374,17 @@ def test_parameter_groups_bring_their_learning_rates():
     assert rates[id(model.head.weight)] == 1e-2
     assert rates[id(model.blocks[1].norm1.position)] == pytest.approx(2 * rates[id(model.blocks[0].norm1.position)])
     assert all("lr" not in group for group in dynavit.parameter_groups(model))
+
+
+def test_per_sample_gradients_of_a_swapped_model():
+    """torch.func wraps tensors, which then have no storage to be remembered by."""
+    model = swap_norms(small_vit(global_pool="avg"), "dtn", norm_options={"backend": "torch"})
+    x, y = torch.randn(2, 3, 64, 64), torch.tensor([1, 5])
+
+    def loss(parameters):
+        return nn.functional.cross_entropy(torch.func.functional_call(model, parameters, (x,)), y)
+
+    gradients = torch.func.grad(loss)({name: p.detach() for name, p in model.named_parameters()})
+    nn.functional.cross_entropy(model(x), y).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-6)

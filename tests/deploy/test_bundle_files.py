@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+import dynavit
 from dynavit.deploy.bundle.exit_rule import ExitRule
 from dynavit.deploy.bundle.manifest import MANIFEST, is_bundle, read_manifest, write_manifest
 from dynavit.deploy.bundle.runner import Bundle, load_bundle
 from dynavit.deploy.directory import new_directory
 from dynavit.deploy.extras import require
 from dynavit.models.cascade.policy import CONFIDENCES, ExitPolicy
+from dynavit.runs.predict import predict_run
 
 
 @pytest.fixture
@@ -48,7 +50,9 @@ def test_a_file_that_differs_is_named_and_not_opened(bundle, content, message):
     [
         ({"format": "dynavit bundle 99"}, "describes 'dynavit bundle 99', this version reads"),
         ({"files": ["model.onnx"]}, "is damaged, or not the manifest of a bundle"),
-        ({"files": {"../x": {"bytes": 0, "sha256": ""}}}, "is missing from the bundle"),
+        ({"files": {"../x": {"bytes": 0, "sha256": ""}}}, "plain files in its own directory"),
+        ({"files": {"/etc/hostname": {"bytes": 0, "sha256": ""}}}, "plain files in its own directory"),
+        ({"files": {"..": {"bytes": 0, "sha256": ""}}}, "is missing from the bundle"),
         ({"parts": ["other.onnx"]}, "names other.onnx as a part of the model, but lists no such file"),
     ],
 )
@@ -57,6 +61,31 @@ def test_a_manifest_that_makes_no_sense(bundle, change, message):
     manifest = json.loads((bundle / MANIFEST).read_text())
     (bundle / MANIFEST).write_text(json.dumps(manifest | change))
     with pytest.raises(ValueError, match=message):
+        load_bundle(bundle)
+
+
+def test_a_pt2_file_is_opened_only_for_those_who_trust_it(bundle, monkeypatch):
+    opened = []
+    monkeypatch.setattr(torch.export, "load", lambda file: opened.append(file))
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    (bundle / MANIFEST).write_text(json.dumps(manifest | {"backend": "pt2"}))
+    refused = "bundle is a .pt2 bundle and was not opened: such files can run any code .* say --trust-pt2"
+    for ask in (load_bundle, dynavit.load, lambda run: predict_run(run, [MANIFEST])):
+        with pytest.raises(ValueError, match=refused):
+            ask(bundle)
+    assert not opened
+    with pytest.raises(AttributeError):  # of None, which is all that stands in for the program
+        dynavit.load(bundle, trust_pt2=True)(torch.zeros(1, 1, 2, 2))
+    assert opened == [bundle / "model.onnx"]
+    (bundle / MANIFEST).write_text(json.dumps(manifest | {"backend": "pickle"}))
+    with pytest.raises(ValueError, match="manifest.json: the backend is onnx or pt2, not 'pickle'"):
+        load_bundle(bundle, trust_pt2=True)
+
+
+def test_a_link_is_not_followed(bundle):
+    (bundle / "model.onnx").rename(bundle.parent / "elsewhere")
+    (bundle / "model.onnx").symlink_to(bundle.parent / "elsewhere")
+    with pytest.raises(ValueError, match="names 'model.onnx'; a bundle consists of plain files in its own directory"):
         load_bundle(bundle)
 
 

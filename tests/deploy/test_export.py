@@ -35,7 +35,7 @@ def built(norm, **options):
 def exported(model, directory, format, policy=None):
     facts = write_model(model, directory, SIZE, CLASSES, format=format, policy=policy)
     write_manifest(directory, facts)
-    return load_bundle(directory)
+    return load_bundle(directory, trust_pt2=format == "pt2")
 
 
 def check_round_trip(model, bundle):

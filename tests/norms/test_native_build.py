@@ -1,5 +1,6 @@
 """The C kernel is built at first use and kept in a cache; where it cannot be built, torch does the work."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -70,24 +71,108 @@ def test_a_compiler_that_does_not_exist(unloaded, monkeypatch):
         assert build.load_kernel() is None
 
 
-def test_a_cache_that_cannot_be_written(unloaded, monkeypatch):
-    """A file in the place of the folder."""
-    unloaded.write_text("")
+@pytest.fixture
+def pretended(monkeypatch):
+    """A compiler that writes a text, and a loader that says what it opened."""
+    compiler, opened = PretendedCompiler(), []
+    monkeypatch.setattr(build.subprocess, "run", compiler)
+    monkeypatch.setattr(build.ctypes, "CDLL", lambda path: opened.append(Path(path).read_text()) or path)
+    return compiler, opened
+
+
+def homeless() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.parametrize("how", ["a file in the place of the folder", "no home"])
+def test_a_cache_that_cannot_be_written(unloaded, monkeypatch, pretended, how):
+    """The library is built for this process alone, with a word about it, and nothing stays behind. Containers run under user
+    ids without a home directory."""
+    if how == "no home":
+        monkeypatch.delenv("DYNAVIT_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(build.Path, "home", homeless)
+    else:
+        unloaded.write_text("")
+    with pytest.warns(RuntimeWarning, match=r"built anew by each process \(.*(home|exists).*\); set DYNAVIT_CACHE") as caught:
+        private = build.load_kernel()
+    assert pretended[1] == ["library"] and len(caught) == 1
+    assert not Path(private).parent.exists()
+
+
+def test_a_cache_that_can_only_be_read(unloaded, monkeypatch, pretended):
+    """As in an image that was built with the library inside."""
+    compiler, opened = pretended
+    build.load_kernel()
+    monkeypatch.setattr(build.tempfile, "TemporaryDirectory", lambda **_: pytest.fail("nothing can be written"))
+    build.load_kernel.cache_clear()
+    assert build.load_kernel() and len(compiler.calls) == 1 and len(opened) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"libra", b"library of somebody else"])
+def test_a_library_that_is_not_as_it_was_built_is_built_again(unloaded, pretended, damage):
+    """It is not opened: a shared library that was cut off kills the process."""
+    compiler, opened = pretended
+    (library,) = [Path(build.load_kernel())]
+    library.write_bytes(damage)
+    build.load_kernel.cache_clear()
+    assert Path(build.load_kernel()) == library
+    assert opened == ["library", "library"] and len(compiler.calls) == 2
+    assert list(unloaded.iterdir()) == [library]
+
+
+def test_a_library_from_before_checksums_is_left_alone(unloaded, pretended):
+    unloaded.mkdir()
+    old = unloaded / f"dtn-{build._key('gcc')}.so"
+    old.write_bytes(b"")
+    assert build.load_kernel() and pretended[1] == ["library"]
+    assert old.exists()
+
+
+def test_another_process_was_faster(unloaded, monkeypatch, pretended):
+    plain = build._build
+
+    def build_late(name, folder):
+        with monkeypatch.context() as patch:
+            patch.setattr(build, "_build", plain)
+            other.append(build._compiled(name))
+        return plain(name, folder)
+
+    other: list[Path] = []
+    monkeypatch.setattr(build, "_build", build_late)
+    assert Path(build.load_kernel()) == other[0]
+    assert list(unloaded.iterdir()) == other
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [
+        ("gcc 'unclosed", "No closing quotation"),
+        ("/", "could not build"),
+        ("true", "left no library"),
+        ("sh -c 'printf \\351 >&2; exit 1'", "could not build"),  # not UTF-8
+    ],
+)
+def test_odd_compilers(unloaded, monkeypatch, compiler, said):
+    monkeypatch.setenv("CC", compiler)
+    with pytest.warns(RuntimeWarning, match=said):
+        assert build.load_kernel() is None
+    assert not unloaded.exists() or list(unloaded.iterdir()) == []
+
+
+@pytest.mark.parametrize("nothing", ["", "   "])
+def test_an_empty_name_of_a_compiler_is_none(unloaded, monkeypatch, pretended, nothing):
+    monkeypatch.setenv("CC", nothing)
+    assert build.load_kernel()
+    assert pretended[0].calls[0][0] in ("gcc", "cc", "clang")
+
+
+def test_a_compiler_that_makes_no_library(unloaded, monkeypatch):
+    """It is not kept, or a better compiler of the same name would never be asked."""
+    monkeypatch.setattr(build.subprocess, "run", PretendedCompiler())
     with pytest.warns(RuntimeWarning, match="could not build"):
         assert build.load_kernel() is None
-
-
-def test_a_user_without_a_home(unloaded, monkeypatch):
-    """Containers run under user ids without a home directory; that is no reason to fail."""
-
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("DYNAVIT_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(build.Path, "home", homeless)
-    with pytest.warns(RuntimeWarning, match="home directory"):
-        assert build.load_kernel() is None
+    assert list(unloaded.iterdir()) == []
 
 
 def test_a_damaged_library_is_refused_not_run(unloaded, monkeypatch):
@@ -162,6 +247,7 @@ def test_the_name_depends_on_everything_that_matters(unloaded, monkeypatch):
             names.add(build._compiled("gcc"))
     assert len(names) == len(compiler.calls) == 5 + len(sources)
     assert set(unloaded.iterdir()) == names, "libraries and nothing else"
+    assert {path.stem.rpartition("-")[2] for path in names} == {hashlib.sha256(b"library").hexdigest()}
 
 
 def test_a_compiler_with_arguments_and_one_without_openmp(unloaded, monkeypatch):

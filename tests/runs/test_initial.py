@@ -359,3 +359,77 @@ def test_misfits_are_named_and_change_nothing(tmp_path):
     refused(build(1, depth=3), source, "missing: blocks.2.attn.qkv.weight")  # its norms are new, its other parts are an error
     refused(build(1, embed_dim=64), source, "of another shape: .*blocks.0.attn.qkv.weight 96x32 for 192x64")
     refused(build(1, qkv_bias=True), source, "2 missing: blocks.0.attn.qkv.bias.*set model_options.qkv_bias to false")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "found"),
+    [
+        ("head.weight", (10, 7), "head.weight 10x7 for 10x32"),  # as many classes, of other features
+        ("head.weight", (4, 7), "head.weight 4x7 for 10x32"),
+        ("blocks.1.norm2.weight", (7,), "blocks.1.norm2.weight 7 for 32"),  # a norm of the same kind
+        ("blocks.1.norm2.bias", (32, 1), "blocks.1.norm2.bias 32x1 for 32"),
+    ],
+)
+def test_shapes_of_another_model_are_not_taken_for_a_new_classifier_or_norm(tmp_path, name, shape, found):
+    state = build(0).state_dict() | {name: torch.zeros(shape)}
+    save_file(state, tmp_path / "x.safetensors")
+    refused(build(1), str(tmp_path / "x.safetensors"), f"1 of another shape: {found}. Nothing was loaded")
+
+
+def test_a_partial_fit_is_taken_on_request_and_named(tmp_path):
+    source, model = build(0, depth=3), build(1, qkv_bias=True)
+    before = snapshot(model)
+    state = source.state_dict() | {"blocks.0.mlp.fc1.bias": torch.zeros(7)}
+    save_file(state, tmp_path / "x.safetensors")
+    assert "--init-partial" in refused(build(1), str(tmp_path / "x.safetensors"), "do not fit")
+    notes = initial_weights(model, str(tmp_path / "x.safetensors"), partial=True)
+    assert torch.equal(model.blocks[1].mlp.fc1.weight, source.blocks[1].mlp.fc1.weight)
+    for name in ("blocks.0.attn.qkv.bias", "blocks.1.attn.qkv.bias", "blocks.0.mlp.fc1.bias"):
+        assert torch.equal(model.state_dict()[name], before[name])
+    assert notes[0].startswith(f"{len(before) - 3} of the model's {len(before)} tensors come from")
+    assert notes[1].startswith("the weights fit in part; tensors 2 missing: blocks.0.attn.qkv.bias, ")
+    assert "surplus: blocks.2." in notes[1] and "1 of another shape: blocks.0.mlp.fc1.bias 7 for 128" in notes[1]
+    complete = initial_weights(build(1), stored(build(0), tmp_path), partial=True)
+    assert len(complete) == 1
+
+
+# --- numbers that are no weights
+
+UNSOUND = [
+    (lambda tensor: tensor.int(), "1 of int32 numbers"),
+    (lambda tensor: tensor.to(torch.int8), "1 of int8 numbers"),
+    (lambda tensor: tensor > 0, "1 of bool numbers"),
+    (lambda tensor: tensor.to(torch.complex64), "1 of complex64 numbers"),
+    (lambda tensor: tensor * float("nan"), "1 with NaN or infinity"),
+    (lambda tensor: (tensor / 0).bfloat16(), "1 with NaN or infinity"),
+    (lambda tensor: tensor.to_sparse(), "1 that are sparse or quantised"),
+]
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize(("change", "found"), UNSOUND)
+def test_numbers_that_are_no_weights(tmp_path, change, found, partial):
+    state = build(0).state_dict()
+    state["blocks.1.attn.qkv.weight"] = change(state["blocks.1.attn.qkv.weight"])
+    torch.save(state, tmp_path / "x.pth")
+    model = build(1)
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=f"x.pth holds no weights .* Tensors {found}: blocks.1.attn.qkv.weight"):
+        initial_weights(model, str(tmp_path / "x.pth"), partial=partial)
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize(("change", "found"), UNSOUND)
+def test_numbers_of_a_release_that_are_no_weights(tmp_path, change, found):
+    state = released("vit_norm_ti_star", "dtn")
+    state["blocks.1.attn.qkv.weight"] = change(state["blocks.1.attn.qkv.weight"])
+    torch.save(state, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match=f"x.pth: .* Tensors {found}: blocks.1.attn.qkv.weight"):
+        dynavit.load_released(tmp_path / "x.pth")
+
+
+def test_halves_and_counters_are_weights(tmp_path):
+    source, model = build(0, norm="bn"), build(1, norm="bn")
+    torch.save({name: t.half() if t.is_floating_point() else t for name, t in source.state_dict().items()}, tmp_path / "x.pth")
+    initial_weights(model, str(tmp_path / "x.pth"))
+    assert torch.equal(model.head.weight, source.head.weight.half().float())

@@ -123,6 +123,43 @@ def test_weights_of_another_model_are_refused(copy):
         dynavit.load(copy)
 
 
+def changed_card(run, **model):
+    card = json.loads((run / "model.json").read_text())
+    card["model"] |= model
+    (run / "model.json").write_text(json.dumps(card))
+
+
+def test_a_card_cannot_make_load_fetch_or_open_anything(copy, run):
+    changed_card(copy, pretrained=True, checkpoint_path="/etc/passwd", pretrained_cfg_overlay={"url": "https://example.com"})
+    assert equal(state(dynavit.load(copy)), state(dynavit.load(run)))
+    changed_card(copy, name="hf-hub:timm/vit_tiny_patch16_224")
+    with pytest.raises(ValueError, match="copy/model.json: the model 'hf-hub:timm/vit_tiny_patch16_224' would have to be"):
+        dynavit.load(copy)
+
+
+def test_a_run_with_published_weights_is_loaded_without_them(tmp_path, monkeypatch):
+    import timm
+
+    fetched = []
+    monkeypatch.setattr(timm.models._builder, "load_pretrained", lambda *args, **options: fetched.append(1))
+    options = {"depth": 1, "embed_dim": 16, "num_heads": 4, "patch_size": 2, "pretrained": True}
+    dynavit.train_run(dynavit.TrainConfig(model="vit_tiny_patch16_224", epochs=0.05, model_options=options), tmp_path / "run")
+    assert fetched == [1]
+    assert "pretrained" not in json.loads((tmp_path / "run" / "model.json").read_text())["model"]
+
+
+def test_data_are_not_fetched_because_the_run_once_did(copy, monkeypatch):
+    from dynavit.data import open as opening
+    from dynavit.runs.subject import Subject
+
+    config = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(config.replace("download: false", "download: true"))
+    asked, open_data_ = [], opening.open_data
+    monkeypatch.setattr(opening, "open_data", lambda name, at, how: asked.append(how.download) or open_data_(name, at, how))
+    Subject.of(copy).open()
+    assert asked == [False] and "download: true" in (copy / "config.yaml").read_text()
+
+
 def test_directories_that_are_no_runs(tmp_path, run):
     with pytest.raises(ValueError, match="nowhere is not a directory"):
         dynavit.load(tmp_path / "nowhere")

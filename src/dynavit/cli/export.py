@@ -25,7 +25,7 @@ def export(
 
     Args:
         run: directory of a run.
-        format: onnx for any runtime, pt2 for torch; a pt2 file can run code, so open only those of people you trust.
+        format: onnx for any runtime, pt2 for torch; a pt2 file can run code, so it is opened with --trust-pt2 only.
         fold: fold norms away first, see `dynavit fold`.
         int8: also write 8-bit weights, with accuracy and time beside float32; onnx only, not for cascades.
         out: where to write; RUN-onnx or RUN-pt2 if not given.

@@ -240,7 +240,7 @@ def _meant(words: Sequence[str], types: dict[str, Any]) -> list[str]:
     """Values as what they mean: a recipe's name its file, `0,1,2` a list of numbers."""
     meaning: dict[str, Callable[[str], str]] = {"--config": _config}
     for name, kind in types.items():
-        if kind == list[int]:
+        if kind in (list[int], list[float] | None):
             meaning[f"--{name}"] = lambda value: value if value.startswith("[") else f"[{value}]"
     meant: list[str] = []
     for word in words:

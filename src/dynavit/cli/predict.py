@@ -18,6 +18,7 @@ def predict(
     split: str | None = None,
     limit: int = 16,
     int8: bool = False,
+    trust_pt2: bool = False,
     json: bool = False,
     out: Path | None = None,
 ) -> None:
@@ -34,13 +35,14 @@ def predict(
         split: without files: the split whose images are taken; test where there is one, otherwise val, if not given.
         limit: without files: how many images, evenly over the split.
         int8: the 8-bit model of a bundle.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
         json: print JSON.
         out: also write JSON to this file.
     """
     from ..common.files import write_json
     from ..runs.predict import predictor
 
-    asked = predictor(Subject.of(run, which), int8=int8)
+    asked = predictor(Subject.of(run, which), int8=int8, trust_pt2=trust_pt2)
     answers = asked.predict_files(images, top) if images else asked.predict_samples(split, limit, top)
     if out is not None:
         write_json(out, answers)

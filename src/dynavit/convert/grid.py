@@ -123,7 +123,7 @@ class Carrier:
 
     def bind(self, x: Tensor, grid: Grid) -> None:
         """Remember the grid of x for as long as its memory lives."""
-        if torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, nn.Parameter):
+        if not _has_storage(x):
             return
         if len(self._bound) > self._limit:
             alive = {key: entry for key, entry in list(self._bound.items()) if not entry[0].expired()}
@@ -132,7 +132,7 @@ class Carrier:
         self._bound[storage.cdata, x.storage_offset(), x.shape[1]] = (storage, grid)
 
     def bound_to(self, x: Tensor) -> Grid | None:
-        if torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, nn.Parameter):
+        if not _has_storage(x):
             return None
         entry = self._bound.get((x.untyped_storage()._cdata, x.storage_offset(), x.shape[1]))
         return None if entry is None or entry[0].expired() else entry[1]
@@ -274,6 +274,13 @@ def _close(module: nn.Module) -> Page | None:
             _here.pages = pages[:index]
             return pages[index]
     return None
+
+
+def _has_storage(x: Tensor) -> bool:
+    """Whether x has memory to be known by: tensors that are traced, without values, or wrapped by torch.func have none."""
+    if torch.compiler.is_compiling() or x.is_meta or type(x) not in (Tensor, nn.Parameter):
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def _tokens_in(values: Any) -> Tensor | None:

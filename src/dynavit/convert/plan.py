@@ -44,6 +44,7 @@ class SwapPlan:
     first: str | None = None  # the module through which the image enters
     patch: tuple[int, int] | None = None  # for patch embeddings without a convolution: the size of a patch in pixels
     deviation: float | None = None  # largest change of an output by the swap, relative to the largest output
+    earlier: "SwapPlan | None" = None  # of a model that had been swapped before
 
     def counts(self) -> dict[str, int]:
         """Numbers of rows: {"swap": .., "keep": .., "refuse": ..}."""
@@ -54,7 +55,7 @@ class SwapPlan:
         return [row for row in self.rows if row.action == "swap"]
 
     def to_dict(self) -> dict[str, Any]:
-        return json.loads(json.dumps({"version": 1, **asdict(self)}))
+        return json.loads(self.to_json())
 
     def to_json(self) -> str:
         return json.dumps({"version": 1, **asdict(self)}, indent=2, allow_nan=False)
@@ -65,12 +66,18 @@ class SwapPlan:
         version = values.pop("version", None)
         if version != 1:
             raise ValueError(f"a swap plan of version {version!r} was given; this dynavit reads version 1")
+        return cls._from_values(values)
+
+    @classmethod
+    def _from_values(cls, values: dict[str, Any]) -> "SwapPlan":
         unknown = set(values) - {each.name for each in fields(cls)}
         if unknown:
             raise ValueError(f"a swap plan has no {', '.join(sorted(unknown))}")
         values["rows"] = [SwapRow(**{key: _tuple(value) for key, value in row.items()}) for row in values["rows"]]
         for name in ("input_size", "patch"):
             values[name] = _tuple(values.get(name))
+        if values.get("earlier") is not None:
+            values["earlier"] = cls._from_values(dict(values["earlier"]))
         return cls(**values)
 
     def __str__(self) -> str:

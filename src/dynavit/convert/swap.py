@@ -11,6 +11,7 @@ from ..norms.seat import Seat, seat_norm
 from . import trace as tracing
 from .grid import Carrier, attach
 from .linear_bn import LinearThenNorm, is_linear_bn
+from .nothing import nothing_to_swap
 from .plan import SwapPlan, SwapRow
 from .planning import plan_and_trace
 from .select import Where
@@ -41,12 +42,12 @@ def swap_norms(
     """
     plan, trace = plan_and_trace(model, norm, where, norm_options, causal, input_size)
     if not plan.swapped():
-        reasons = sorted({f"{row.action}: {row.reason}" for row in plan.rows} | set(plan.notes))
-        raise ValueError(f"{type(model).__name__}: there is no norm to swap. " + "; ".join(reasons[:6]))
+        raise ValueError(nothing_to_swap(plan))
     changed = model if inplace else copy.deepcopy(model)
     norms = _new_norms(changed, plan)
     kinds = {_old_norm(changed, row).kind for row in plan.swapped()}
     plan.start = choose_start(start, norm, next(iter(norms.values())), kinds)
+    plan.earlier = getattr(model, "swap_plan", None)
     _replace(changed, plan, norms)
     if trace is not None and plan.start != "fresh":
         plan.deviation = _deviation(changed, trace)
@@ -54,7 +55,12 @@ def swap_norms(
 
 
 def apply_plan(model: nn.Module, plan: SwapPlan) -> nn.Module:
-    """Carry out a plan, in place, on the model it was made for or another of the same architecture."""
+    """Carry out a plan, in place, on the model it was made for or another of the same architecture.
+
+    A plan that was made for a swapped model brings the earlier one, which is carried out first, if it has not been yet.
+    """
+    if plan.earlier is not None and getattr(model, "swap_plan", None) != plan.earlier:
+        apply_plan(model, plan.earlier)
     _replace(model, plan, _new_norms(model, plan))
     return model
 

@@ -159,7 +159,9 @@ class _Watcher:
         self.latest[item.block] = call
 
 
-def place_of(trace: Trace, path: str, grid: grids.Grid, prefix: int, cells: list[grids.Grid]) -> list[tuple[float, grids.Grid]]:
+def place_of(
+    trace: Trace, path: str, grid: grids.Grid, prefix: int, channels_first: bool, cells: list[grids.Grid]
+) -> list[tuple[float, grids.Grid]]:
     """For each cell (at most BATCH), the part of the image that the token there depends on.
 
     Returns (share, place): `place` is the cell of the image that moves the token most, `share` how much the image within one
@@ -172,10 +174,8 @@ def place_of(trace: Trace, path: str, grid: grids.Grid, prefix: int, cells: list
     for sample, (row, col) in enumerate(cells):
         if source.dim() == 3:
             token = source[sample, prefix + row * grid[1] + col]
-        elif source.shape[1:3] == grid:
-            token = source[sample, row, col]
         else:
-            token = source[sample, :, row, col]
+            token = source[sample, :, row, col] if channels_first else source[sample, row, col]
         # A random direction: the sum over channels of something LayerNorm has centred does not move.
         direction = torch.randn(token.shape, generator=torch.Generator().manual_seed(0)).to(token)
         total = total + (token * direction).sum()

@@ -164,7 +164,7 @@ class Viewer:
         if view.layout == "sequence_first" or math.prod(view.grid) <= 4:
             return ""
         cells = [(rows // 4, 3 * cols // 4), (3 * rows // 4, cols // 4)]
-        places = tracing.place_of(self.trace, item.path, view.grid, view.prefix, cells)
+        places = tracing.place_of(self.trace, item.path, view.grid, view.prefix, view.layout == "channels_first", cells)
         if not places and self.plan.patch is not None:
             return "the place of its tokens in the image cannot be measured"
         # In deep layers attention has mixed everything with everything. Only a token that hardly depends on its own place

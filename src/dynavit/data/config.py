@@ -3,9 +3,12 @@
 Nothing here imports torch, so that the command line can explain itself at once.
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos", "box", "hamming"]
 
 
 @dataclass
@@ -20,6 +23,10 @@ class DataConfig:
         split_seed: of that cut; the same for all seeds of a comparison, so that they share the split.
         limit: use only so many training images, equally many of each class where possible; 0 uses all.
         workers: processes that read files; sets in memory need none.
+        mean, std: of each channel of pixels in [0, 1]. If not given, those that the initial weights (init_from) were trained
+            with, else the set's own; likewise image_size, crop_pct and interpolation of image files.
+        crop_pct: image files: part of the shorter side that evaluation sees.
+        interpolation: image files: how pixels are found when an image is resized.
         train_root, train_list, val_root, val_list: for `--data list`: folders, and text files with a `path label` per line.
         options: what else the data set takes, for sets that have options of their own.
     """
@@ -31,11 +38,26 @@ class DataConfig:
     split_seed: int = 0
     limit: int = 0
     workers: int = 2
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    crop_pct: float | None = None
+    interpolation: Interpolation | None = None
     train_root: Path | None = None
     train_list: Path | None = None
     val_root: Path | None = None
     val_list: Path | None = None
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
+            raise ValueError(f"loading.crop_pct={self.crop_pct}: a part of the shorter side, above 0 and up to 1")
+        if self.interpolation is not None and self.interpolation not in get_args(Interpolation):
+            known = ", ".join(get_args(Interpolation))
+            raise ValueError(f"loading.interpolation={self.interpolation!r}: one of {known}")
+        if any(not 0 < value < math.inf for value in self.std or ()):
+            raise ValueError(f"loading.std={self.std}: deviations of pixels, each above 0")
+        if any(not math.isfinite(value) for value in self.mean or ()):
+            raise ValueError(f"loading.mean={self.mean}: means of pixels are finite numbers")
 
 
 @dataclass

@@ -85,6 +85,7 @@ class DataSet:
         mean, std: per channel, of pixels in [0, 1].
         mirrored: whether a mirrored image keeps its class, the default of `augment.flip`.
         crop_pct: part of the shorter side that evaluation sees of image files; None: as fits their size.
+        interpolation: how image files are resized.
         notes: decisions taken while opening, for the user: a split that was cut, images that are padded.
         task: the task that fits.
     """
@@ -99,6 +100,7 @@ class DataSet:
     notes: tuple[str, ...] = ()
     crop_pct: float | None = None
     task: str = "classification"
+    interpolation: str = "bicubic"
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std):
@@ -137,14 +139,19 @@ class DataSet:
         return {"classes": list(self.classes), "preprocess": describe_preprocessing(self)}
 
     def prepared_as(self, facts: Mapping[str, Any], user: object) -> "DataSet":
-        """The same images in the size and colours that a model knows, if there are as many classes and channels."""
+        """The same images in the size and colours that a model knows, if there are as many classes and channels.
+
+        A `crop_pct` of their own stays: such files are cut already.
+        """
         classes, known = facts["classes"], facts["preprocess"]
         if len(self.classes) != len(classes):
             raise ValueError(f"{self.name} has {len(self.classes)} classes, the model of {user} tells {len(classes)} apart")
         if self.channels != len(known["mean"]):
             raise ValueError(f"{self.name} has {self.channels} channels, the model of {user} takes {len(known['mean'])}")
         image_size, mean, std = (tuple(known[name]) for name in ("image_size", "mean", "std"))
-        return replace(self, image_size=image_size, mean=mean, std=std)
+        crop_pct = self.crop_pct if self.crop_pct is not None else known.get("crop_pct")
+        interpolation = known.get("interpolation", self.interpolation)
+        return replace(self, image_size=image_size, mean=mean, std=std, crop_pct=crop_pct, interpolation=interpolation)
 
     def subset(self, split: str, index: Tensor) -> "DataSet":
         """The same with only the images (n,) of this split; other splits stay."""

@@ -56,6 +56,6 @@ class FileLoader:
 
 def _transform(dataset: DataSet, train: bool, augment: AugmentConfig) -> Transform:
     if not train:
-        return eval_transform(dataset.image_size, dataset.mean, dataset.std, dataset.crop_pct)
+        return eval_transform(dataset.image_size, dataset.mean, dataset.std, dataset.crop_pct, dataset.interpolation)
     fitting = replace(augment, flip=dataset.mirrored if augment.flip is None else augment.flip)
-    return train_transform(dataset.image_size, fitting, dataset.mean, dataset.std)
+    return train_transform(dataset.image_size, fitting, dataset.mean, dataset.std, dataset.crop_pct, dataset.interpolation)

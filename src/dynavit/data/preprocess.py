@@ -23,7 +23,7 @@ def describe_preprocessing(data: DataSet) -> dict[str, Any]:
         return {"kind": "memory", **sizes, "mean": list(data.mean), "std": list(data.std)}
     from .transforms import describe_eval
 
-    return {"kind": "files", **describe_eval(data.image_size, data.mean, data.std, data.crop_pct)}
+    return {"kind": "files", **describe_eval(data.image_size, data.mean, data.std, data.crop_pct, data.interpolation)}
 
 
 def preprocess(path: str | PathLike[str], description: dict[str, Any]) -> Tensor:

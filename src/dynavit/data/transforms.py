@@ -30,16 +30,23 @@ ERASE_WITH = "pixel"  # noise, as in DeiT
 THUMBNAIL = 64  # images up to this side have no border to spare
 
 
-def train_transform(image_size: Size, augment: AugmentConfig, mean: Channels, std: Channels) -> Transform:
-    """Augmentation and normalisation of a training image; `auto` is deit for files."""
+def train_transform(
+    image_size: Size,
+    augment: AugmentConfig,
+    mean: Channels,
+    std: Channels,
+    crop_pct: float | None = None,
+    interpolation: str = INTERPOLATION,
+) -> Transform:
+    """Augmentation and normalisation of a training image; `auto` is deit for files. `crop_pct` concerns `none` alone."""
     if augment.recipe in ("auto", "deit"):
-        return _deit(image_size, augment, mean, std)
+        return _deit(image_size, augment, mean, std, interpolation)
     if augment.recipe == "none":
-        return transforms.Compose([eval_transform(image_size, mean, std), *_erasing(augment)])
+        return transforms.Compose([eval_transform(image_size, mean, std, crop_pct, interpolation), *_erasing(augment)])
     padding = [round(augment.padding * side) for side in reversed(image_size)]  # left and right, top and bottom
     return transforms.Compose(
         [
-            ResizeKeepRatio(image_size, interpolation=INTERPOLATION),  # covers image_size, no more
+            ResizeKeepRatio(image_size, interpolation=interpolation),  # covers image_size, no more
             transforms.RandomCrop(image_size, padding),
             *([] if augment.flip is False else [transforms.RandomHorizontalFlip()]),
             transforms.ToTensor(),
@@ -72,18 +79,20 @@ def eval_transform(
     )
 
 
-def describe_eval(image_size: Size, mean: Channels, std: Channels, crop_pct: float | None = None) -> dict[str, Any]:
+def describe_eval(
+    image_size: Size, mean: Channels, std: Channels, crop_pct: float | None = None, interpolation: str = INTERPOLATION
+) -> dict[str, Any]:
     """Arguments for `eval_transform`, ready for JSON."""
     return {
         "image_size": list(image_size),
         "crop_pct": crop_pct or _crop_pct(image_size),
-        "interpolation": INTERPOLATION,
+        "interpolation": interpolation,
         "mean": list(mean),
         "std": list(std),
     }
 
 
-def _deit(image_size: Size, augment: AugmentConfig, mean: Channels, std: Channels) -> Transform:
+def _deit(image_size: Size, augment: AugmentConfig, mean: Channels, std: Channels, interpolation: str) -> Transform:
     """Touvron et al., ICML 2021, arXiv 2012.12877. timm leaves colour jitter out where a policy is given."""
     try:
         transform = create_transform(
@@ -91,7 +100,7 @@ def _deit(image_size: Size, augment: AugmentConfig, mean: Channels, std: Channel
             is_training=True,
             hflip=0.0 if augment.flip is False else 0.5,
             auto_augment=augment.auto_augment or None,
-            interpolation=INTERPOLATION,
+            interpolation=interpolation,
             re_prob=augment.erase,
             re_mode=ERASE_WITH,
             mean=mean,

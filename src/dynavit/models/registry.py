@@ -31,7 +31,7 @@ _TIMM_NAMES: dict[str, str] = {}  # name -> one line about it
 # Arguments that timm.create_model adds to every call; none concerns a model without published weights.
 _FROM_TIMM = ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir")
 _SOURCES = ("hf-hub:", "hf_hub:", "local-dir:")  # timm's prefixes for models from elsewhere
-_SWAP = ("norm", "norm_options", "where")
+SWAP_OPTIONS = ("norm", "norm_options", "where")
 
 
 @overload
@@ -81,7 +81,7 @@ def _follow_conventions(name: str, function: Entry, task: str | None) -> Entry:
                 "or bring a release's own checkpoint in with dynavit.load_released"
             )
         options = {option: value for option, value in options.items() if option in names or option not in _FROM_TIMM}
-        swap = {} if "norm" in names else {option: options.pop(option) for option in _SWAP if option in options}
+        swap = {} if "norm" in names else {option: options.pop(option) for option in SWAP_OPTIONS if option in options}
         for option in options:
             if option not in names and not others:
                 raise nearest_match_error(f"option of model {name!r}", option, names)
@@ -130,9 +130,8 @@ def create_model(
     ensure_torchvision()
     import timm
 
-    if not name.startswith(_SOURCES) and not timm.is_model(name):
-        close = _closest(name, timm.list_models())
-        raise nearest_match_error("model", name, [*list_models(), *close])
+    if not name.startswith(_SOURCES):
+        timm_entry(name)
     model: nn.Module = timm.create_model(name, **options)
     if (norm, norm_options, where) == (None, None, None):
         return model
@@ -239,6 +238,16 @@ def _feature_extractor(name: str, model: nn.Module, out_indices: Any) -> nn.Modu
     features = FeatureGetterNet(model, out_indices=out_indices)
     features.default_cfg = features.pretrained_cfg = model.pretrained_cfg
     return features
+
+
+def timm_entry(name: str) -> Entry:
+    """timm's function of this name; a name it does not know is an error that names the nearest."""
+    ensure_torchvision()
+    import timm
+
+    if not timm.is_model(name):
+        raise nearest_match_error("model", name, [*list_models(), *_closest(name, timm.list_models())])
+    return timm.models.model_entrypoint(name)
 
 
 def _timms(name: str) -> Entry | None:

@@ -134,9 +134,13 @@ class Norm(nn.Module):
     def _as_tokens(self, x: Tensor, grid: Grid | None) -> tuple[Tensor, Grid | None]:
         name = type(self).__name__
         if x.dim() not in (3, 4):
+            pooled = (
+                ". Single vectors are no tokens: a model's norm_layer= also stands behind its pooling; build it with its own "
+                "norms and replace those of tokens by dynavit.swap_norms(model, ...)"
+            )
             raise ValueError(
                 f"{name}: got an input of shape {tuple(x.shape)}; "
-                "it takes (batch, tokens, channels) or (batch, rows, cols, channels)"
+                f"it takes (batch, tokens, channels) or (batch, rows, cols, channels){pooled if x.dim() == 2 else ''}"
             )
         if not x.is_floating_point():
             raise ValueError(f"{name}: got numbers of type {x.dtype}; a norm takes floating-point tokens")

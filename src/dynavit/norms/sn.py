@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from .contract import Grid
 from .factory import register_norm
-from .linear_share import linear_share
+from .linear_share import LinearShares, linear_share
 from .statistics.moments import moments
 from .statistics.running import RunningMomentsNorm
 
 
 @register_norm("sn")
-class SwitchableNorm(RunningMomentsNorm):
+class SwitchableNorm(LinearShares, RunningMomentsNorm):
     r"""Learns how much of layer, instance and batch statistics to use; mean and variance each have their own mixture.
 
     $$ y = \gamma \odot \frac{x - \sum_k w_k \mu_k}{\sqrt{\sum_k w'_k \sigma_k^2 + \epsilon}} + \beta, \qquad
@@ -35,6 +35,7 @@ class SwitchableNorm(RunningMomentsNorm):
     uses_heads = False
     starts_as = "ln"
     mixing_parameters: tuple[str, ...] = ("mean_logit", "var_logit")
+    linear = "rest"
     mean_logit: nn.Parameter | None
     var_logit: nn.Parameter | None
 
@@ -59,7 +60,7 @@ class SwitchableNorm(RunningMomentsNorm):
     def start_at(self, share: float) -> None:
         """Set LayerNorm's share; in and bn have equal parts of the rest. 0 and 1 make the shares linear, see the class."""
         if share in (0, 1):
-            self._make_shares_linear()
+            self.make_shares_linear()
         for logit in (self.mean_logit, self.var_logit):
             if logit is not None:
                 logit.copy_(logit.new_tensor([math.log(2 * share / (1 - share)), 0.0, 0.0]))
@@ -67,13 +68,8 @@ class SwitchableNorm(RunningMomentsNorm):
             if rest is not None:
                 rest.fill_((1 - share) / 2)
 
-    def _make_shares_linear(self) -> None:
-        for moment in ("mean", "var"):
-            logit: nn.Parameter | None = getattr(self, f"{moment}_logit")
-            if logit is not None:
-                setattr(self, f"{moment}_rest", nn.Parameter(torch.empty_like(logit[1:]), logit.requires_grad))
-                setattr(self, f"{moment}_logit", None)
-        self.mixing_parameters = ("mean_rest", "var_rest")
+    def linear_shares(self, logit: Tensor) -> Tensor:
+        return logit.softmax(0)[1:]  # ln has what is left
 
     def mixing_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(3,), (3,): the shares of ln, in and bn in the mean and in the variance."""

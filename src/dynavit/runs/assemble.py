@@ -1,6 +1,7 @@
 """Options -> objects: data, task and model of a run."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,10 @@ SMALL_IMAGE = 64  # pixels; below, a model's 16-pixel patches would leave next t
 SMALL_GRID = 8  # tokens along a side of a small image
 
 
-def open_training_data(config: TrainConfig, processes: "Processes | None" = None) -> "Data":
+def open_training_data(config: TrainConfig, processes: "Processes | None" = None, resumed: "Path | None" = None) -> "Data":
+    """The data set of a training, with images as its initial weights know them, or as in the run that is resumed."""
     from ..data.open import open_data
+    from .preparation import prepared_for_training
 
     if processes is not None and config.loading.download:  # by one process; the others find it there
         if processes.is_main:
@@ -30,7 +33,7 @@ def open_training_data(config: TrainConfig, processes: "Processes | None" = None
     data = open_data(config.data, config.data_dir, config.loading)
     if "train" not in data.splits:
         raise ValueError(f"{data.name} has no training images, only {' and '.join(data.splits)}")
-    return data
+    return prepared_for_training(config, data, resumed)
 
 
 def model_of_run(config: TrainConfig, data: "Data") -> str:
@@ -59,12 +62,14 @@ def build_task(name: str, model: nn.Module, data: Any, options: Mapping[str, Any
 
 
 def build_model(config: TrainConfig, data: "Data") -> tuple[nn.Module, dict[str, Any]]:
-    """A model for these data, with random weights from the seed, and the call of `create_model` that rebuilds it."""
+    """A model for these data, with random weights from the seed, and the call that rebuilds it (`models.stored_call`)."""
     from ..models import create_model
+    from ..models.stored_call import stored_call
 
     call = model_call(config, data)
+    stored = stored_call(call)  # before the model, since a run that cannot be loaded again is worth nothing
     torch.manual_seed(config.seed)
-    return create_model(**call), call
+    return create_model(**call), stored
 
 
 def training_task(config: TrainConfig, data: "Data | None" = None) -> "tuple[Task, Loader]":
@@ -95,10 +100,12 @@ def model_call(config: TrainConfig, data: "Data") -> dict[str, Any]:
 def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, Any]) -> dict[str, Any]:
     """img_size, if the model takes one, and smaller patches for small images than a model for large ones comes with."""
     from ..models import create_model
+    from ..models.stored_call import stored_call
 
+    own = stored_call({"name": model, **given})  # without weights
     with torch.device("meta"):  # only to look at it
         try:
-            built = create_model(model, img_size=image_size, **given)
+            built = create_model(**own, img_size=image_size)
         except (TypeError, UnknownNameError):  # a model of timm or of a plug-in that takes images of any size
             return {}
         except ValueError:  # the patches do not divide the image

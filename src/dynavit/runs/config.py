@@ -32,6 +32,7 @@ class TrainConfig:
         lr: largest learning rate.
         seed: of weights, order and augmentation.
         init_from: start from these weights: a run, a .safetensors or .pth file, a release's checkpoint, or timm:NAME.
+        init_partial: with init_from: take what fits and name the rest, instead of refusing weights of another architecture.
         task: a name of `dynavit list tasks`; the one that fits model and data if not given.
         task_options: options of the task, written --task.NAME.
         model_options: what else the model takes, as in `create_model`.
@@ -52,6 +53,7 @@ class TrainConfig:
     lr: float = 1e-3
     seed: int = 0
     init_from: str | None = None
+    init_partial: bool = False
     task: str | None = None
     task_options: dict[str, Any] = field(default_factory=dict)
     model_options: dict[str, Any] = field(default_factory=dict)

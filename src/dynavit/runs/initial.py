@@ -2,7 +2,7 @@
 
 The source's weights are brought step by step into the form of the model's: what the model has and the source has not gets the
 model's own fresh value, what the model has no use for is removed, the rest is resampled where grids differ. Each step says what
-it did. Whatever differs after them is an error, and only without one is the model touched.
+it did. Whatever differs after them is an error, unless the user wants a partial fit, and only without one is the model touched.
 """
 
 import difflib
@@ -17,8 +17,11 @@ from torch import Tensor, nn
 
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
+from ..models.cascade import Cascade
+from ..models.cascade.from_vit import exits_from_vit, is_plain_vit, reuse_names, silence_reuse
 from ..models.layers import resize_positions
 from ..models.released import import_released
+from ..models.sound_weights import check_sound
 from ..norms import Norm
 from .model_files import load, read_state
 from .subject import Subject
@@ -29,6 +32,7 @@ TIMM = "timm:"
 KINDS = "a run directory, a .safetensors or .pth file, or timm:NAME"
 MOST_PREFIX_TOKENS = 8  # class, distillation and register tokens that may have positions in front of the patches'
 SHOWN = 4  # names in an error
+VIT_BLOCK, EXIT_BLOCK = "blocks.0.attn", "exits.0.blocks.0.attn"
 
 # Names that only releases have, so that `import_released` knows what to do.
 _RELEASED = re.compile(
@@ -55,19 +59,23 @@ class TokenPlaces:
     prefix: int
 
 
-def initial_weights(model: nn.Module, source: str) -> list[str]:
+def initial_weights(model: nn.Module, source: str, *, partial: bool = False) -> list[str]:
     """Load weights into `model` in place; what was taken, what starts fresh and what was resampled, as notes for the user.
 
     The classifier starts fresh where the number of classes differs, and so do parameters and buffers of norms that the source
-    has not; positions and patch embeddings are resampled. Everything else has to fit: if not, ValueError, and `model` is as it
-    was.
+    has not; positions and patch embeddings are resampled. Every exit of a cascade can start from a plain vision transformer.
+    Everything else has to fit, and all numbers have to be finite: if not, ValueError, and `model` is as it was.
 
     Args:
         source: a run directory (the last checkpoint, averaged weights if it kept any), a .safetensors file, a file of
             torch.save (read as weights only), a release's checkpoint, or timm:NAME, which may need a network.
+        partial: take what fits. The rest of the model starts fresh, the rest of the source is left out, and notes say so.
     """
     given = read_source(source)
     own = model.state_dict()
+    cascade = model if isinstance(model, Cascade) and is_plain_vit(given.weights) else None
+    if cascade is not None:
+        given = _spread_over_exits(cascade, own, given)
     if not own.keys() & given.weights.keys():
         raise ValueError(
             f"{source} has nothing in common with the model: its names are {_some(given.weights)}, the model's {_some(own)}"
@@ -80,10 +88,14 @@ def initial_weights(model: nn.Module, source: str) -> list[str]:
     notes += _replace_classifier(model, own, weights)
     _give_layer_norms(model, given, weights)
     notes += _match_norms(model, own, weights)
-    _check_fit(source, own, weights)
+    notes += _match_the_rest(source, own, weights, partial)
+    check_sound(source, ((name, tensor, own[name]) for name, tensor in weights.items() if tensor is not own[name]))
     model.load_state_dict(weights)
     taken = sum(tensor is not own[name] for name, tensor in weights.items())
     notes += _start_near_layer_norm(model, given)
+    if cascade is not None:
+        silence_reuse(cascade)
+        notes.append(f"every exit starts from it, on its own grid; {len(reuse_names(cascade))} tensors of reuse start silent")
     return [f"{taken} of the model's {len(own)} tensors come from {given.name}", *notes]
 
 
@@ -126,6 +138,26 @@ def _pretrained(name: str) -> nn.Module:
             f"the weights of {TIMM}{name} could not be downloaded ({reason}); timm fetches them over the network once and "
             "keeps them in its cache"
         ) from error
+
+
+def _spread_over_exits(cascade: Cascade, own: State, given: Source) -> Source:
+    """A plain vision transformer as the source of a cascade: the same for every exit."""
+    positions = given.weights["pos_embed"]
+    places = _square(positions.shape[1]) if given.model is None else _layout(given.model, positions.shape[1])
+    if positions.dim() != 3 or places is None or places.prefix != 1:
+        raise ValueError(
+            f"{given.name} has positions {_by(positions.shape)}; the exits of a cascade start from a vision transformer with "
+            "one class token in front of a grid of patches"
+        )
+    if given.model is not None:
+        have, want = (heads_of(model.get_submodule(path)) for model, path in ((given.model, VIT_BLOCK), (cascade, EXIT_BLOCK)))
+        if have != want:
+            raise ValueError(
+                f"blocks have {have} heads in {given.name} and {want} in the cascade: the same shapes would mean different "
+                f"things; build the cascade with {have} heads"
+            )
+    fresh = {name: own[name] for name in reuse_names(cascade)}
+    return Source(given.name, exits_from_vit(cascade, given.weights, places.grid) | fresh)
 
 
 def _check_heads(model: nn.Module, source: Source) -> None:
@@ -225,14 +257,22 @@ def _replace_classifier(model: nn.Module, own: State, weights: State) -> list[st
     heads, notes = heads if isinstance(heads, tuple | list) else [heads], []
     for path in (path for path, module in model.named_modules() if any(module is head for head in heads)):
         old, new = _below(path, weights), _below(path, own)
-        if {name: tensor.shape for name, tensor in old.items()} == {name: tensor.shape for name, tensor in new.items()}:
-            continue
+        if old and (_classes(old) == _classes(new) or _features(old) != _features(new)):
+            continue  # it is the same, or of another model
         for name in old:
             del weights[name]
         weights |= new
-        has, had = (next((len(tensor) for tensor in state.values() if tensor.dim() == 2), 0) for state in (new, old))
+        has, had = _classes(new), _classes(old)
         notes.append(f"the classifier {path} starts fresh: it has {has} classes, the source's {had or 'is missing'}")
     return notes
+
+
+def _classes(classifier: State) -> int:
+    return next((len(tensor) for tensor in classifier.values() if tensor.dim() > 1), 0)
+
+
+def _features(classifier: State) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape[1:]) for tensor in classifier.values() if tensor.dim() > 1]
 
 
 def _give_layer_norms(model: nn.Module, given: Source, weights: State) -> None:
@@ -245,13 +285,12 @@ def _give_layer_norms(model: nn.Module, given: Source, weights: State) -> None:
 
 def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
     """Tensors that only one of two kinds of norm has: λ and kernels, biases, running statistics."""
-    norms = {path for path, module in model.named_modules() if _is_norm(module)}
-
-    def of_norm(name: str) -> bool:
-        return name.rpartition(".")[0] in norms
-
-    fresh = [name for name in own if of_norm(name) and (name not in weights or weights[name].shape != own[name].shape)]
-    unused = [name for name in weights if of_norm(name) and name not in own]
+    fresh, unused = [], []
+    for path in (path for path, module in model.named_modules() if _is_norm(module)):
+        new, old = ([name for name in state if name.rpartition(".")[0] == path] for state in (own, weights))
+        if set(new) != set(old):  # of the same kind, another shape does not fit
+            fresh += [name for name in new if name not in weights or weights[name].shape != own[name].shape]
+            unused += [name for name in old if name not in own]
     for name in unused:
         del weights[name]
     weights |= {name: own[name] for name in fresh}
@@ -288,20 +327,27 @@ def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.GroupNorm | nn.modules.batchnorm._BatchNorm) or read_norm(module) is not None
 
 
-def _check_fit(source: str, own: State, weights: State) -> None:
+def _match_the_rest(source: str, own: State, weights: State, partial: bool) -> list[str]:
+    """ValueError if something does not fit; with `partial` the model's own tensors take its place."""
     missing = [name for name in own if name not in weights]
     surplus = [name for name in weights if name not in own]
-    shapes = {name: (weights[name].shape, own[name].shape) for name in own if name in weights}
-    wrong = [f"{name} {_by(have)} for {_by(want)}" for name, (have, want) in shapes.items() if have != want]
-    problems = {"missing": missing, "surplus": surplus, "of another shape": wrong}
-    text = "; ".join(f"{len(names)} {what}: {_some(names)}" for what, names in problems.items() if names)
-    if not text:
-        return
-    remedy = "build the model these weights were made for (--model, --model_options.*)"
+    shared = sorted((name for name in own if name in weights), key=lambda name: own[name].dim() < 2)  # matrices tell more
+    shapes = {name: (weights[name].shape, own[name].shape) for name in shared}
+    wrong = {name: f"{name} {_by(have)} for {_by(want)}" for name, (have, want) in shapes.items() if have != want}
+    problems = {"missing": missing, "surplus": surplus, "of another shape": list(wrong.values())}
+    found = [f"{len(names)} {what}: {_some(names)}" for what, names in problems.items() if names]
+    if partial:
+        for name in surplus:
+            del weights[name]
+        weights |= {name: own[name] for name in (*missing, *wrong)}
+        return [f"the weights fit in part; tensors {'; '.join(found)}"] if found else []
+    if not found:
+        return []
+    remedy = "build the model these weights were made for (--model, --model_options.*), or take what fits with --init-partial"
     for names, value in ((surplus, "true"), (missing, "false")):
         if names and all(name.endswith(("qkv.bias", ".q.bias", ".kv.bias")) for name in names):
             remedy = f"set model_options.qkv_bias to {value}"
-    raise ValueError(f"the weights of {source} do not fit the model. Tensors {text}. Nothing was loaded; {remedy}")
+    raise ValueError(f"the weights of {source} do not fit the model. Tensors {'; '.join(found)}. Nothing was loaded; {remedy}")
 
 
 def _below(path: str, state: State) -> State:

@@ -30,7 +30,7 @@ class ModelCard:
     """The model and the inputs that a run's weights belong to: the file model.json.
 
     Attributes:
-        model: keyword arguments of `create_model`.
+        model: keyword arguments of `create_model`, see `models.stored_call`.
         classes: names, in the order of the model's outputs; empty where there are no classes.
         preprocess: how an image becomes an input, see `data.preprocess`; empty where inputs are no images.
         data: name of the data set and number of samples in each split.
@@ -101,6 +101,8 @@ def load(
     path: str | PathLike[str],
     checkpoint: CheckpointName = "last",
     weights: WeightsName | None = None,
+    *,
+    trust_pt2: bool = False,
 ) -> nn.Module:
     """The model of a run directory or a bundle, in evaluation mode.
 
@@ -110,9 +112,10 @@ def load(
         path: the `--out` of `dynavit train`, `dynavit fold` or `dynavit export`.
         checkpoint: the end of the training, or where validation was best.
         weights: "ema" are the averaged ones; by default those, if the run kept any.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it. Other files run none.
     """
     from ..engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
-    from ..models import create_model
+    from ..models.stored_call import build_stored
 
     run = Path(path)
     if is_bundle(run):
@@ -121,7 +124,7 @@ def load(
         from ..deploy.bundle.as_model import BundleModel
         from ..deploy.bundle.runner import load_bundle
 
-        return BundleModel(load_bundle(run)).eval()
+        return BundleModel(load_bundle(run, trust_pt2=trust_pt2)).eval()
     card = ModelCard.read(run)
     card.require_guests(run, "norm", "model")
     directory = RunDirectory(run).checkpoint(checkpoint)
@@ -130,14 +133,14 @@ def load(
     if file not in files:
         raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
     state = read_weights(directory, file)
-    model = create_model(**card.model)
-    if card.fold is not None:
-        from ..deploy.fold.stored import folded_structure
+    try:
+        model = build_stored(card.model)
+        if card.fold is not None:
+            from ..deploy.fold.stored import folded_structure
 
-        try:
             model = folded_structure(model, card.fold, card.input_size)
-        except ValueError as error:
-            raise ValueError(f"{RunDirectory(run).card_file}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{RunDirectory(run).card_file}: {error}") from error
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
     try:
         model.load_state_dict(state)
@@ -151,7 +154,11 @@ def load_released(path: str | PathLike[str], arch: str | None = None, norm: str 
 
     The file is read as weights only: a checkpoint that holds code or other objects is refused.
     """
-    return import_released(read_foreign(path), arch, norm, **options)
+    content = read_foreign(path)
+    try:
+        return import_released(content, arch, norm, **options)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_foreign(path: str | PathLike[str]) -> Any:

@@ -27,7 +27,7 @@ class Predictor(Protocol):
         ...
 
 
-def predictor(subject: Subject, *, int8: bool = False) -> Predictor:
+def predictor(subject: Subject, *, int8: bool = False, trust_pt2: bool = False) -> Predictor:
     """The predictor of a run, or of a bundle of `dynavit export`."""
     if not is_bundle(subject.run):
         from .run_predictor import RunPredictor
@@ -41,7 +41,7 @@ def predictor(subject: Subject, *, int8: bool = False) -> Predictor:
         raise ValueError(
             f"{subject.run} is a bundle: one set of weights, for the CPU; leave --checkpoint, --weights, --data, --device out"
         )
-    return load_bundle(subject.run, int8=int8)
+    return load_bundle(subject.run, int8=int8, trust_pt2=trust_pt2)
 
 
 def predict_run(
@@ -52,6 +52,7 @@ def predict_run(
     split: str | None = None,
     limit: int = DEFAULT_LIMIT,
     int8: bool = False,
+    trust_pt2: bool = False,
     **which: Unpack[WhichOptions],
 ) -> list[dict[str, Any]]:
     """The answers of a run's model, or of a bundle, about image files; a directory stands for the images in it.
@@ -65,7 +66,8 @@ def predict_run(
         split: of these samples; test where there is one, otherwise val, if not given.
         limit: number of these samples, evenly over the split.
         int8: the 8-bit model of a bundle.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it.
         which: the fields of `Subject`: checkpoint, weights, data, data_dir, device, strict.
     """
-    asked = predictor(Subject.of(run, which), int8=int8)
+    asked = predictor(Subject.of(run, which), int8=int8, trust_pt2=trust_pt2)
     return asked.predict_files(images, top) if images else asked.predict_samples(split, limit, top)

@@ -119,7 +119,9 @@ class Subject(Which):
         model, card = self.load()
         card.require_guests(self.run, "task")
         config = stored_config(self.directory)
-        loading = replace(loading or config.loading, strict=self.strict or (loading or config.loading).strict)
+        if loading is None:
+            loading = replace(config.loading, download=False)  # the run's owner asked for that, the caller did not
+        loading = replace(loading, strict=self.strict or loading.strict)
         data = data if data is not None else self.opened_data
         if data is None:
             own = self.data in (None, config.data)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Options that may differ when a run goes on: they say where and how fast, not what.
 FREE_ON_RESUME = {"data_dir", "loading.workers", "loading.download", "engine.threads", "engine.device", "engine.tensorboard"}
-FREE_ON_RESUME |= {"engine.compile", "engine.parallel", "engine.check_finite", "init_from"}
+FREE_ON_RESUME |= {"engine.compile", "engine.parallel", "engine.check_finite", "init_from", "init_partial"}
 
 
 def train_run(
@@ -45,7 +45,7 @@ def train_run(
     progress, out = progress or Progress(), Path(out)
     processes = Processes(config.engine)
     with guests_used() as guests:
-        data = open_training_data(config, processes)
+        data = open_training_data(config, processes, out if resume else None)
         config = replace(config, model=model_of_run(config, data))
         model, call = build_model(config, data)
         task_class = task_of_run(config, data)
@@ -62,7 +62,7 @@ def train_run(
     if config.init_from is not None and not (resume and RunDirectory(out).has_checkpoint()):
         from .initial import initial_weights
 
-        notes += initial_weights(model, config.init_from)
+        notes += initial_weights(model, config.init_from, partial=config.init_partial)
     loaders = {
         split: task.loader(data, split, _how(config, processes, train=split == "train"))
         for split in data.splits

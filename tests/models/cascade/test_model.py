@@ -247,6 +247,7 @@ def test_groups_that_cannot_be_understood(options, message):
         ("dvt_t2t_vit_12", 224, [7, 10, 14], 22.46),
         ("dvt_t2t_vit_14", 224, [7, 10, 14], 67.88),
         ("dvt_deit_small", 224, [7, 10, 14], 70.44),
+        ("dvt_deit_tiny", 224, [7, 10, 14], 19.36),
         ("dvt_vit_micro", 32, [4, 8], 0.527),
         ("dvt_vit_digits", 8, [2, 4], 0.127),
     ],

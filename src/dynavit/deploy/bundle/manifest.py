@@ -55,7 +55,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{path} describes {kind!r}, this version reads {FORMAT!r}; export the run again")
     for name, (size, digest) in files.items():
         file = directory / name
-        if Path(name).name != name or not file.is_file():
+        if Path(name).name != name or file.is_symlink():
+            raise ValueError(f"{path} names {name!r}; a bundle consists of plain files in its own directory, without links")
+        if not file.is_file():
             raise ValueError(f"{file} is missing from the bundle; export the run again, or copy the whole directory")
         if file.stat().st_size != size:
             raise ValueError(f"{file} has {file.stat().st_size} bytes, the manifest says {size}: truncated or replaced")

@@ -20,7 +20,7 @@ from ...common.answers import answer_line
 from ..extras import require
 from .answers import answer_files
 from .exit_rule import POLICY, ExitRule, softmax
-from .manifest import read_manifest
+from .manifest import MANIFEST, read_manifest
 from .prepare import Pixels, prepare
 
 Part = Callable[..., list[Pixels]]  # one file: arrays in, arrays out
@@ -103,10 +103,12 @@ class Bundle:
         return np.ascontiguousarray(images, np.float32)
 
 
-def load_bundle(path: str | PathLike[str], *, int8: bool = False) -> Bundle:
+def load_bundle(path: str | PathLike[str], *, int8: bool = False, trust_pt2: bool = False) -> Bundle:
     """Open a bundle of `dynavit export`. Checksums are compared first, and a file that differs is not opened.
 
-    A .pt2 file may run code when it is opened, and checksums only find accidents: open only bundles of people you trust.
+    Args:
+        int8: its 8-bit model.
+        trust_pt2: open .pt2 files, which can run any code of the one who made them. Checksums only find accidents.
     """
     directory = Path(path)
     manifest = read_manifest(directory)
@@ -117,7 +119,15 @@ def load_bundle(path: str | PathLike[str], *, int8: bool = False) -> Bundle:
         names = [manifest["int8"]["file"]]
     if missing := [name for name in names if name not in manifest["files"]]:
         raise ValueError(f"{directory}: the manifest names {missing[0]} as a part of the model, but lists no such file")
-    open_part = OnnxPart if manifest["backend"] == "onnx" else Pt2Part
+    if manifest["backend"] not in PARTS:
+        raise ValueError(f"{directory / MANIFEST}: the backend is {' or '.join(PARTS)}, not {manifest['backend']!r}")
+    open_part = PARTS[manifest["backend"]]
+    if open_part is Pt2Part and not trust_pt2:
+        raise ValueError(
+            f"{directory} is a .pt2 bundle and was not opened: such files can run any code of the one who made them, and "
+            "checksums do not tell who that was. If you trust their origin, say --trust-pt2 (in Python trust_pt2=True); ONNX "
+            "bundles need no trust"
+        )
     rule = ExitRule.read(directory / POLICY) if POLICY in manifest["files"] else None
     if rule is not None and len(rule.thresholds) != len(names):
         raise ValueError(f"{directory / POLICY} is for {len(rule.thresholds)} exits, the bundle has {len(names)}")
@@ -156,3 +166,6 @@ class Pt2Part:
         with torch.no_grad():
             outputs = self.module(*map(torch.from_numpy, arrays))
         return [output.numpy() for output in (outputs if isinstance(outputs, tuple | list) else [outputs])]
+
+
+PARTS: dict[str, type[OnnxPart] | type[Pt2Part]] = {"onnx": OnnxPart, "pt2": Pt2Part}  # by the manifest's backend

@@ -6,6 +6,7 @@
 | `exit.py` | one exit: tokenizer, blocks, head |
 | `options.py`, `entries.py` | options in groups; named cascades |
 | `reuse.py`, `upsample.py` | features and attention logits of the exit before, on this exit's grid |
+| `from_vit.py` | weights of a plain vision transformer for every exit |
 | `state.py` | a batch between two exits, and its predictions |
 | `policy.py` | when an image may leave |
 | `calibration.py` | thresholds for a budget or an accuracy |

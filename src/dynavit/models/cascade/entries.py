@@ -35,6 +35,13 @@ def dvt_deit_small(**kwargs: Any) -> Cascade:
     return _released_size("dvt_deit_small", kwargs)
 
 
+@register_model(task="early_exit")
+def dvt_deit_tiny(**kwargs: Any) -> Cascade:
+    """A cascade on DeiT-Ti, to be fine-tuned from its weights: 7x7, 10x10 and 14x14 patches of 224-pixel images."""
+    blocks = Blocks(192, 12, 3, 4.0, qkv_bias=True, eps=1e-6)
+    return Cascade(**cascade_options(kwargs, tokens=Tokens(CONV_SPLITS, positions="learned"), blocks=blocks, reuse=Reuse()))
+
+
 def _released_size(name: str, given: dict[str, Any]) -> Cascade:
     tokens, blocks = DVT_SIZES[name]
     return Cascade(**cascade_options(given, tokens=tokens, blocks=blocks, reuse=Reuse()))

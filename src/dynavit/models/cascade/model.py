@@ -132,6 +132,16 @@ class Cascade(TimmModel):
                 waiting, state = stay if waiting is None else waiting[stay], state[stay]
         return Predictions(labels, confidence, exits)
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Layers by depth, for learning rates that fall with it: block k of all exits is one layer. Parts that only a cascade
+        has start fresh where exits start from other weights, so they learn as fast as heads."""
+        exit = r"^exits\.\d+\."
+        own = rf"{exit}(?:norm|relation_reuse|blocks\.\d+\.feature_reuse)\b"
+        return {
+            "stem": rf"{exit}(?:cls_token|pos_embed|tokenizer)",
+            "blocks": [(own, (99999,)), (rf"{exit}blocks\.(\d+)", None)],
+        }
+
     def get_classifier(self) -> tuple[nn.Module, ...]:
         return tuple(exit.get_submodule("head") for exit in self.exits)
 

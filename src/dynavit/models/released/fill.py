@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...norms.statistics.smoothed import SmoothedNorm
 from ..cascade.upsample import Upsample
+from ..sound_weights import check_sound
 from .family import State
 from .norms import Transform, as_is, key_below
 
@@ -47,7 +48,7 @@ def _translate(
     values: State = {}
     renamed: dict[str, str] = {}
     wrong, missing = [], []
-    used = set()
+    used: dict[str, Tensor] = {}  # their names -> our tensors
     for ours, wanted in model.state_dict().items():
         path, _, name = ours.rpartition(".")
         name, transform = key_below(model.get_submodule(path), name) or (name, as_is)
@@ -55,7 +56,7 @@ def _translate(
         if theirs not in state:
             missing.append(theirs)
             continue
-        used.add(theirs)
+        used[theirs] = wanted
         value = transform(state[theirs])
         if value.shape != wanted.shape:
             wrong.append(f"{theirs} is {tuple(state[theirs].shape)}, for {ours} {tuple(wanted.shape)}")
@@ -70,4 +71,5 @@ def _translate(
         problems = {"missing": missing, "unknown": unknown, "of another shape": wrong}
         text = "; ".join(f"{len(names)} {what}: {', '.join(names)}" for what, names in problems.items() if names)
         raise ValueError(f"the state dict is not one of {report['arch']} with norm {report['norm']!r}. Keys {text}")
+    check_sound("the state dict", ((name, state[name], wanted) for name, wanted in used.items()))
     return values, renamed, dropped

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..contract import Grid, Norm
 from ..factory import register_norm
-from ..linear_share import linear_share
+from ..linear_share import LinearShares, linear_share
 from .init import local_position
 from .kernels import grid_kernels, offset_kernel
 from .math import Layout, Operands
@@ -20,7 +20,7 @@ DENSE_LIMIT = 256
 
 
 @register_norm("dtn")
-class DynamicTokenNorm(Norm):
+class DynamicTokenNorm(LinearShares, Norm):
     r"""Normalises each token by moments mixed from its own channels and the tokens around it; each head learns its mixture.
 
     For head h, with x^h its channels (Eqns 4-6 of the paper; the affine map is Eqn 1):
@@ -58,6 +58,7 @@ class DynamicTokenNorm(Norm):
     dimensions: tuple[int, ...] = (1, 2)
     starts_as: Literal["ln"] | None = "ln"
     mixing_parameters: tuple[str, ...] = ("mean_logit", "var_logit", "position")
+    linear = "share"
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class DynamicTokenNorm(Norm):
     def start_at(self, share: float) -> None:
         """Set lambda, the share of LayerNorm's moments, in every head; 0 and 1 make it a linear share, see the class."""
         if share in (0, 1):
-            self._make_shares_linear()
+            self.make_shares_linear()
         for logit in (self.mean_logit, self.var_logit):
             if logit is not None:
                 logit.fill_(math.log(share / (1 - share)))
@@ -143,13 +144,8 @@ class DynamicTokenNorm(Norm):
             if linear is not None:
                 linear.fill_(share)
 
-    def _make_shares_linear(self) -> None:
-        for moment in ("mean", "var"):
-            logit: nn.Parameter | None = getattr(self, f"{moment}_logit")
-            if logit is not None:
-                setattr(self, f"{moment}_share", nn.Parameter(torch.empty_like(logit), logit.requires_grad))
-                setattr(self, f"{moment}_logit", None)
-        self.mixing_parameters = ("mean_share", "var_share", "position")
+    def linear_shares(self, logit: Tensor) -> Tensor:
+        return logit.sigmoid()
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         layout = self.layout(x.shape[1], grid)

@@ -20,7 +20,8 @@ def resolve_grid(layer: str, tokens: int, prefix: int, ndim: int, grid: Grid | N
         if side * side != patches:
             raise ValueError(
                 f"{layer}: got {tokens} tokens and no grid; without one, a square{extra} is expected. "
-                f"Pass grid=(rows, cols){_hint(tokens, math.isqrt(tokens) ** 2, prefix)}"
+                f"Pass grid=(rows, cols){_hint(tokens, math.isqrt(tokens) ** 2, prefix)}; a model built without this layer and "
+                "given to dynavit.swap_norms gets both by itself"
             )
         return (side, side)
     if isinstance(grid, int):
@@ -44,4 +45,4 @@ def resolve_grid(layer: str, tokens: int, prefix: int, ndim: int, grid: Grid | N
 def _hint(tokens: int, patches: int, prefix: int) -> str:
     """The number of prefix tokens that would explain a count that does not fit, as advice."""
     likely = tokens - patches
-    return f", or build the layer with num_prefix_tokens={likely}" if 0 < likely <= 8 and likely != prefix else ""
+    return f", or build the layer with num_prefix_tokens={likely}" if 0 <= likely <= 8 and likely != prefix else ""

@@ -2,8 +2,9 @@
 
 The system's compiler makes a plain shared library without torch's headers in about three seconds, at the first use, never at
 installation. The compiler is `CC` if it is set, else gcc, cc or clang, the first that is there. The library is kept in the
-user's cache under a name that depends on the sources, the compiler and its version, the flags and the processor.
-`DYNAVIT_NATIVE=0` switches native code off; `DYNAVIT_CACHE` moves the cache.
+user's cache under a name that depends on the sources, the compiler and its version, the flags and the processor, and ends in
+its own SHA-256: a library that was cut off or altered would crash the process, so it is compared first and built again if it
+differs. `DYNAVIT_NATIVE=0` switches native code off; `DYNAVIT_CACHE` moves the cache.
 """
 
 import ctypes
@@ -16,10 +17,15 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 _HERE = Path(__file__).parent
 _FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-pthread"]
+
+
+class _UnusableCacheError(Exception):
+    """No library can be kept: there is no home, no right, no space, or a file in the way."""
 
 
 @functools.cache
@@ -27,32 +33,84 @@ def load_kernel() -> ctypes.CDLL | None:
     """The library, or None if native code is switched off or (with one warning that says why) cannot be built."""
     if os.environ.get("DYNAVIT_NATIVE", "1") == "0":
         return None
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "cc", "clang")), None)
+    compiler = os.environ.get("CC", "").strip() or next(filter(shutil.which, ("gcc", "cc", "clang")), None)
     if compiler is None:
         reason = "no C compiler (gcc, cc or clang) was found"
     else:
         try:
-            return ctypes.CDLL(str(_compiled(compiler)))
-        except (OSError, subprocess.SubprocessError, RuntimeError) as error:  # RuntimeError: a user without a home
+            return _load(compiler)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:  # ValueError: a quote in CC that is not closed
             detail = getattr(error, "stderr", None) or str(error)
+            detail = detail.decode(errors="replace") if isinstance(detail, bytes) else detail
             reason = f"{compiler} could not build DTN's C kernel: {detail.strip()[-800:]}"
     warnings.warn(f"dynavit: the fast CPU kernel is not used, torch does the work: {reason}", RuntimeWarning, stacklevel=2)
     return None
 
 
+def _load(compiler: str) -> ctypes.CDLL:
+    try:
+        library = _compiled(compiler)
+    except _UnusableCacheError as error:
+        warnings.warn(
+            f"dynavit: the fast CPU kernel cannot be kept and is built anew by each process ({error}); set DYNAVIT_CACHE to a "
+            "folder that can be written",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        with tempfile.TemporaryDirectory(prefix="dynavit-") as folder:  # removed while the library stays in memory
+            return ctypes.CDLL(str(_build(compiler, Path(folder))))
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError:
+        library.unlink(missing_ok=True)  # whatever the compiler made, it is no library
+        raise
+
+
 def _compiled(compiler: str) -> Path:
-    target = _cache_folder() / f"dtn-{_key(compiler)}.so"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # renamed when whole: two processes may build at once
-            fresh = Path(folder) / target.name
-            command = [*shlex.split(compiler), *_FLAGS, *map(str, sorted(_HERE.glob("*.c"))), "-o", str(fresh), "-lm"]
-            try:
-                _run([*command, "-fopenmp"])
-            except subprocess.CalledProcessError:  # clang often comes without OpenMP: the numbers are the same on one thread
-                _run(command)
-            fresh.replace(target)
-    return target
+    """The library in the cache, built if it is not there or not as it was built."""
+    start = f"dtn-{_key(compiler)}-"
+    try:
+        cache = _cache_folder()
+        if (kept := _sound(cache, start)) is not None:
+            return kept
+        cache.mkdir(parents=True, exist_ok=True)
+        workplace = tempfile.TemporaryDirectory(dir=cache)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        raise _UnusableCacheError(str(error)) from error
+    with workplace as folder:  # renamed when whole: two processes may build at once
+        fresh = _build(compiler, Path(folder))
+        if (kept := _sound(cache, start)) is not None:  # the other was faster
+            return kept
+        with fresh.open("rb") as stream:
+            os.fsync(stream.fileno())
+        return fresh.replace(cache / f"{start}{_digest(fresh)}.so")
+
+
+def _build(compiler: str, folder: Path) -> Path:
+    library = folder / "dtn.so"
+    command = [*shlex.split(compiler), *_FLAGS, *map(str, sorted(_HERE.glob("*.c"))), "-o", str(library), "-lm"]
+    try:
+        _run([*command, "-fopenmp"])
+    except subprocess.CalledProcessError:  # clang often comes without OpenMP: the numbers are the same on one thread
+        _run(command)
+    if not library.is_file():
+        raise OSError("it ended well and left no library")
+    return library
+
+
+def _sound(cache: Path, start: str) -> Path | None:
+    """A library whose name begins so and whose content is what its name says. Others with that beginning are removed."""
+    for library in sorted(cache.glob(f"{start}*.so")):
+        if library.is_file() and library.stem == start + _digest(library):
+            return library
+        with suppress(OSError):
+            library.unlink()
+    return None
+
+
+def _digest(library: Path) -> str:
+    with library.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _key(compiler: str) -> str:
@@ -67,7 +125,8 @@ def _key(compiler: str) -> str:
 
 
 def _run(command: list[str], check: bool = True) -> str:
-    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120).stdout
+    # A compiler speaks the language of its user, in any encoding.
+    return subprocess.run(command, check=check, capture_output=True, text=True, errors="replace", timeout=120).stdout
 
 
 def _cache_folder() -> Path:
