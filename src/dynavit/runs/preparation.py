@@ -22,11 +22,13 @@ OPTIONS = "--loading.image_size, mean, std, crop_pct, interpolation"
 
 def prepared_for_training(config: TrainConfig, data: "Data", resumed: Path | None = None) -> "Data":
     """The data as the initial weights know images, or as in the run that is `resumed`; options of `--loading` come first."""
+    from .assemble import model_of_run
+
     if not isinstance(data, DataSet):
         return data
     if resumed is not None and RunDirectory(resumed).card_file.is_file():
         return prepared_for_weights(data, ModelCard.read(resumed).preprocess, config.loading)
-    known = known_preparation(config.init_from, config.model) if config.init_from is not None else {}
+    known = known_preparation(config.init_from, model_of_run(config, data)) if config.init_from is not None else {}
     if not known:
         return data
     prepared = prepared_for_weights(data, known, config.loading)
