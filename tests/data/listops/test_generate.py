@@ -123,3 +123,10 @@ def test_a_tree_that_outgrows_the_limit_is_given_up():
 def test_wrong_distributions(options, message):
     with pytest.raises(ValueError, match=message):
         Distribution(**options)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"min_length": 60}, {"max_length": 150}, {"max_depth": 4}, {"max_args": 6}, {"p_operator": 0.3}, {"seed": 1}]
+)
+def test_every_option_changes_something(changed):
+    assert digest(generate(20, Distribution(**changed))) != digest(generate(20, SHORT))

@@ -24,7 +24,7 @@ def run_sections(run: Run) -> list[Section]:
     """From the "ladder" and "by_root" of the final evaluation."""
     found = run.final
     if not found.get("ladder"):
-        return [Section("What the accuracy means")]
+        return []
     where = f"{run.name} on the {split_name(run.split)}"
     caption = f"{where}: the dot is its accuracy, the line Wilson's 95 % interval over rows. {READERS}"
     dots = [_row(run.name, -1, [run], run.split)]
@@ -32,7 +32,7 @@ def run_sections(run: Run) -> list[Section]:
     rows = [[entry["root"], f"{entry['samples']:,}", percent(entry["accuracy"])] for entry in found.get("by_root") or []]
     table = Table(f"Accuracy of {where} by the root of the expression", ["root", "rows", "accuracy, %"], rows)
     blocks: list[Block] = [Figures([figure])] if figure else []
-    return [Section("What the accuracy means", [*blocks, table])]
+    return [Section(f"What the accuracy of {run.name} means", [*blocks, table])]
 
 
 def comparison_sections(comparison: Comparison) -> list[Section]:
@@ -41,7 +41,7 @@ def comparison_sections(comparison: Comparison) -> list[Section]:
     shown = [setting for setting in comparison.settings if setting.evaluated(split)]
     ladder: list[Any] = shown[0].evaluated(split)[0].evaluations[split].get("ladder") or [] if shown else []
     if not ladder:
-        return [Section("What the accuracies mean")]
+        return []
     rungs = {rung["name"]: rung["accuracy"] for rung in ladder}
     dots = [_row(each.name, comparison.series(each), each.evaluated(split), split) for each in shown]
     several = any(len(setting.evaluated(split)) > 1 for setting in shown)
