@@ -222,13 +222,13 @@ def sequence_transformer(**kwargs: Any) -> SequenceTransformer:
 
 @register_model
 def sequence_bigbird(**kwargs: Any) -> SequenceTransformer:
-    """The same with BigBird's attention: blocks of 64 tokens, 3 of them drawn."""
+    """sequence_transformer with BigBird's attention: blocks of 64 tokens, 3 of them drawn."""
     return SequenceTransformer(**{"attention": "bigbird", **kwargs})
 
 
 @register_model
 def sequence_reformer(**kwargs: Any) -> SequenceTransformer:
-    """The same with the Reformer's attention: chunks of 64 tokens of like content."""
+    """sequence_transformer with the Reformer's attention: chunks of 64 tokens of like content."""
     return SequenceTransformer(**{"attention": "reformer", **kwargs})
 
 
