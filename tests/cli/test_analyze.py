@@ -35,6 +35,7 @@ def test_figures_and_page(run, copy, monkeypatch):
     ],
 )
 def test_mistakes(run, copy, words, message):
+    (copy / "report.html").unlink()
     code, _, told = run("analyze", copy, *words)
     assert code == 2
     assert message in told

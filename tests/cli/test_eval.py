@@ -116,7 +116,7 @@ def pictures(tmp_path):
 
 
 def test_predictions_are_those_of_the_model(run, trained, pictures):
-    code, told, problem = run("predict", trained, pictures / "0.png", pictures / "2.png", "--top", "2")
+    code, told, problem = run("predict", trained, pictures / "0.png", pictures / "2.png", "--top", "2", "--quiet")
     assert (code, problem) == (0, "")
     _, logits = answers(trained, "test")
     for line, number in zip(told.splitlines(), (0, 2), strict=True):

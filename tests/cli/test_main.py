@@ -13,10 +13,10 @@ from dynavit.cli.parse import _option_types, first_line
 
 # Options of a run, by group; "" are those without a dot.
 RUN = {
-    "": "model norm data data_dir epochs batch_size lr seed init_from model_options norm_options task task_options"
+    "": "model norm data data_dir epochs batch_size lr seed init_from init_partial model_options norm_options task task_options"
     " loading augment optim ema engine",
-    "loading": "download strict image_size val_fraction split_seed limit workers train_root train_list val_root val_list"
-    " options",
+    "loading": "download strict image_size mean std crop_pct interpolation val_fraction split_seed limit workers"
+    " train_root train_list val_root val_list options",
     "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
     "optim": "algorithm momentum backbone_lr weight_decay betas eps warmup_epochs min_lr clip accumulate layer_decay",
     "ema": "decay warmup",
@@ -38,20 +38,20 @@ WHICH = {"checkpoint", "weights", "data", "data_dir", "device", "strict"}  # of 
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
         "train": OF_A_RUN | {"out", "resume", "overwrite", "quiet"},
-        "eval": WHICH | {"run", "split", "batch_size", "json"},
+        "eval": WHICH | {"run", "split", "batch_size", "model", "trust_pt2", "json", "quiet"},
         "robust": WHICH
         | {"runs", "split", "baseline", "corruptions", "severities", "limit", "seed", "exact", "processes", "batch_size"}
-        | {"imagenet_c", "imagenet_r", "imagenet_a", "json"},
-        "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite"},
-        "report": {"directory"},
-        "analyze": WHICH | {"runs", "split", "images", "shown", "layers", "token", "out"},
-        "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "json", "out"},
+        | {"imagenet_c", "imagenet_r", "imagenet_a", "json", "quiet"},
+        "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite", "quiet"},
+        "report": {"directory", "out"},
+        "analyze": WHICH | {"runs", "split", "images", "shown", "layers", "token", "out", "quiet"},
+        "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "trust_pt2", "json", "out", "quiet"},
         "calibrate search": WHICH
-        | {"run", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "confidence", "batch_size"},
-        "calibrate judge": WHICH | {"run", "split", "batch_size"},
+        | {"run", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "confidence", "batch_size", "quiet"},
+        "calibrate judge": WHICH | {"run", "split", "batch_size", "quiet"},
         "calibrate show": {"run"},
-        "fold": WHICH | {"run", "out", "recalibrate", "grid", "overwrite"},
-        "export": WHICH | {"run", "format", "fold", "int8", "out", "overwrite"},
+        "fold": WHICH | {"run", "out", "recalibrate", "grid", "overwrite", "quiet"},
+        "export": WHICH | {"run", "format", "fold", "int8", "out", "overwrite", "quiet"},
         "list norms": {"json"},
         "list models": {"pattern", "json"},
         "list tasks": {"json"},

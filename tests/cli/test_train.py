@@ -10,7 +10,17 @@ import yaml
 
 from cli.tiny import STEPS, TINY
 
-FILES = ["checkpoints", "config.yaml", "env.json", "eval", "finished.json", "metrics.csv", "metrics.jsonl", "model.json"]
+FILES = [
+    "checkpoints",
+    "config.yaml",
+    "env.json",
+    "eval",
+    "finished.json",
+    "metrics.csv",
+    "metrics.jsonl",
+    "model.json",
+    "report.html",
+]
 
 
 @pytest.fixture
@@ -38,7 +48,8 @@ def test_a_run_leaves_its_files_and_tells_what_it_reached(run, tmp_path):
     assert code == 0
     assert names(out) == FILES
     result = json.loads((out / "eval" / "test.json").read_text())
-    assert told == (f"{out}: {STEPS} steps\n  test: top-1 {result['top1']:.2%}, top-5 {result['top5']:.2%} of 360 images\n")
+    reached = f"  test: top-1 {result['top1']:.2%}, top-5 {result['top5']:.2%} of 360 images\n"
+    assert told == f"{out}: {STEPS} steps\n{reached}report: {out / 'report.html'}\n"
     assert "validation: 144 of 1437 training images" in progress
     assert f"step {STEPS}/{STEPS}" in progress
     config = yaml.safe_load((out / "config.yaml").read_text())

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from dynavit.convert import MissingGridError, swap_norms, token_grid
-from dynavit.convert.grid import halvings
+from dynavit.convert.grid import halvings, map_size
 from dynavit.convert.site_hook import hook_of
 from dynavit.norms import DynamicTokenNorm
 
@@ -314,3 +314,10 @@ def test_ambiguous_maps_raise():
     model(image((8, 8)))
     with pytest.raises(MissingGridError, match="4x9 or 9x4"):
         model(image((4, 9)))
+
+
+def test_unfold_with_sides_in_a_list():
+    """As TNT of timm writes it."""
+    unfold, image = nn.Unfold([4, 4], stride=[4, 2]), torch.randn(1, 3, 16, 12)
+    size = map_size(unfold, (image,), unfold(image))
+    assert size == (4, 5) and size[0] * size[1] == unfold(image).shape[-1]

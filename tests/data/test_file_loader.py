@@ -105,7 +105,7 @@ def test_processes_share_the_steps_of_one(data, train, world, accumulate):
     whole = list(loader(data, train).epoch(1))
     ranks = [list(loader(data, train, rank=r, world=world, accumulate=accumulate).epoch(1)) for r in range(world)]
     for step, (single,) in enumerate(whole):
-        parts = [part for rank in ranks for part in rank[step]]
+        parts = [part for micro_batch in zip(*(rank[step] for rank in ranks), strict=True) for part in micro_batch]
         assert len(parts) == world * accumulate and all(len(part.inputs) == max(part.count, 1) for part in parts)
         for name in ("inputs", "targets", "index"):
             assert torch.equal(torch.cat([getattr(part, name)[: part.count] for part in parts]), getattr(single, name))
@@ -159,7 +159,7 @@ def test_mixing_knows_its_part(data):
     plain = list(loader(data, augment=AugmentConfig(recipe="none"), **place).epoch(1))
     mixed = list(loader(data, augment=augment, **place).epoch(1))
     mixer = Mixer(2, augment, 0)
-    expected = [[mixer(batch, 1, step, 2 + i) for i, batch in enumerate(parts)] for step, parts in enumerate(plain)]
+    expected = [[mixer(batch, 1, step, 2 * i + 1) for i, batch in enumerate(parts)] for step, parts in enumerate(plain)]
     assert_same_steps(mixed, expected)
     assert next(loader(data, train=False, augment=augment).epoch())[0].targets.dtype == torch.int64
 

@@ -105,7 +105,7 @@ def test_parts_of_all_processes_make_up_the_single_process_batch(train, world, a
     ranks = [loader(train=train, augment=augment, rank=rank, world=world, accumulate=accumulate) for rank in range(world)]
     assert all((rank.steps, rank.samples) == (single.steps, single.samples) == (3, SAMPLES) for rank in ranks)
     for (whole,), *steps in zip(single.epoch(1), *(rank.epoch(1) for rank in ranks), strict=True):
-        parts = [part for step in steps for part in step]
+        parts = [part for micro_batch in zip(*steps, strict=True) for part in micro_batch]
         assert len(parts) == world * accumulate
         for field in ("inputs", "targets", "index"):
             joined = torch.cat([getattr(part, field)[: part.count] for part in parts])
@@ -163,7 +163,7 @@ def test_batches_are_mixed_by_the_mixer_with_the_number_of_the_part():
         plain = list(loader(rank=rank, world=2, accumulate=2).epoch(1))
         for step, (ours, unmixed) in enumerate(zip(mixed, plain, strict=True)):
             for number, (one, other) in enumerate(zip(ours, unmixed, strict=True)):
-                expected = mixer(other, 1, step, 2 * rank + number)
+                expected = mixer(other, 1, step, 2 * number + rank)
                 assert torch.equal(one.inputs, expected.inputs) and torch.equal(one.targets, expected.targets)
                 assert one.targets.shape == (len(one.inputs), 4)
 

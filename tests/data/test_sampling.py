@@ -76,7 +76,8 @@ def test_parts_make_up_the_batch_in_order(samples, batch, world, accumulate):
     draws = epoch_draws(samples, 0, 0)
     seen = []
     for step in range(steps_in(samples, batch)):
-        parts = [part for rank in range(world) for part in step_parts(draws, batch, step, rank, world, accumulate)]
+        ranks = [step_parts(draws, batch, step, rank, world, accumulate) for rank in range(world)]
+        parts = [part for micro_batch in zip(*ranks, strict=True) for part in micro_batch]
         assert len(parts) == world * accumulate
         assert all(len(part.draws) == max(part.count, 1) for part in parts)  # one borrowed sample where none is left
         counts = [part.count for part in parts]
@@ -84,3 +85,15 @@ def test_parts_make_up_the_batch_in_order(samples, batch, world, accumulate):
         assert sum(counts) == parts[0].step_count == parts[-1].step_count
         seen += [draw for part in parts for draw in part.draws[: part.count].tolist()]
     assert seen == draws.tolist()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(samples=st.integers(1, 50), batch=st.integers(1, 20), world=st.integers(2, 4), accumulate=st.integers(1, 3))
+def test_processes_share_the_micro_batches_of_one(samples, batch, world, accumulate):
+    """Norms with batch statistics normalise one micro-batch of all processes at a time: these are always the same samples."""
+    draws = epoch_draws(samples, 0, 0)
+    for step in range(steps_in(samples, batch)):
+        ranks = [step_parts(draws, batch, step, rank, world, accumulate) for rank in range(world)]
+        for alone, *shares in zip(step_parts(draws, batch, step, accumulate=accumulate), *ranks, strict=True):
+            together = torch.cat([share.draws[: share.count] for share in shares])
+            assert together.tolist() == alone.draws[: alone.count].tolist()

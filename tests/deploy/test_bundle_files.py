@@ -1,6 +1,8 @@
 """Bundles as directories: complete or absent, and never trusted before their checksums agree."""
 
 import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,10 @@ import pytest
 import torch
 
 import dynavit
+from dynavit.common.lock import BusyError
+from dynavit.common.owned import names
 from dynavit.deploy.bundle.exit_rule import ExitRule
-from dynavit.deploy.bundle.manifest import MANIFEST, is_bundle, read_manifest, write_manifest
+from dynavit.deploy.bundle.manifest import MANIFEST, is_bundle, names_in_bundle, read_manifest, write_manifest
 from dynavit.deploy.bundle.runner import Bundle, load_bundle
 from dynavit.deploy.directory import new_directory
 from dynavit.deploy.extras import require
@@ -101,7 +105,7 @@ def test_what_is_no_bundle(tmp_path, bundle):
 
 
 def write(out, text="new", meanwhile=lambda: None, **options):
-    with new_directory(out, replaceable=lambda path: (path / "ours").exists(), **options) as directory:
+    with new_directory(out, ours=lambda path: names("ours") if (path / "ours").exists() else None, **options) as directory:
         (directory / "ours").write_text(text)
         assert directory.parent == out.parent  # so that the last step is a rename
         meanwhile()
@@ -138,6 +142,43 @@ def test_an_existing_directory_is_replaced_only_on_request_and_if_it_is_ours(tmp
     with pytest.raises(ValueError, match="holds something else, so it is not overwritten"):
         write(out, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_foreign_file_beside_ours_is_named_and_nothing_is_replaced(tmp_path):
+    out = tmp_path / "out"
+    write(out)
+    (out / "deep").mkdir()
+    (out / "deep" / "thesis.tex").touch()
+    with pytest.raises(ValueError, match="also holds 'deep/', 'deep/thesis.tex', so it is not overwritten; move that"):
+        write(out, "newer", overwrite=True)
+    shutil.rmtree(out / "deep")
+    with pytest.raises(ValueError, match="also holds 'notes'"):  # it came while we wrote
+        write(out, "newer", overwrite=True, meanwhile=lambda: (out / "notes").touch())
+    assert (out / "ours").read_text() == "new" and (out / "notes").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_names_in_a_bundle_are_those_of_its_manifest(bundle, tmp_path):
+    listed = names_in_bundle(bundle)
+    assert all(listed.fullmatch(file.name) for file in bundle.iterdir())
+    assert not listed.fullmatch("thesis.tex") and not listed.fullmatch("modelXonnx")
+    assert names_in_bundle(tmp_path) is None
+
+
+def test_two_writers_of_one_directory(tmp_path):
+    def second():
+        with pytest.raises(BusyError, match="is being written by process"):
+            in_thread(lambda: write(tmp_path / "out", "theirs", overwrite=True))
+
+    write(tmp_path / "out", meanwhile=second)  # not there yet
+    write(tmp_path / "out", "newer", meanwhile=second, overwrite=True)
+    assert (tmp_path / "out" / "ours").read_text() == "newer"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def in_thread(work):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
 
 
 def test_a_directory_that_came_up_meanwhile_is_kept(tmp_path):
@@ -185,7 +226,7 @@ def test_what_a_killed_call_left_is_cleared_up(tmp_path):
 def test_a_link_to_a_directory_is_followed(tmp_path):
     write(tmp_path / "deep" / "real")
     (tmp_path / "out").symlink_to(tmp_path / "deep" / "real")
-    with new_directory(tmp_path / "out", replaceable=lambda path: True, overwrite=True) as directory:
+    with new_directory(tmp_path / "out", ours=lambda path: names("ours"), overwrite=True) as directory:
         (directory / "ours").write_text("newer")
     assert (tmp_path / "deep" / "real" / "ours").read_text() == "newer" and (tmp_path / "out").is_symlink()
 

@@ -188,3 +188,41 @@ def test_settling_marks_a_best_one_that_was_not_marked(tmp_path):
     checkpoints.load(fits, print)
     checkpoints.settle(is_best=True)
     assert steps_of(checkpoints) == {"best": 2, "last": 2, "previous": 1}
+
+
+def test_a_checkpoint_that_moves_on_while_it_is_read_is_never_mixed(tmp_path, monkeypatch):
+    """A run in training saves between the reading of two files: weights and state still are of one step."""
+    from dynavit.engine import checkpoint
+
+    checkpoints, real, saves = saved(tmp_path, 1, 2), checkpoint.torch.load, []
+
+    def slow(*args, **options):
+        state = real(*args, **options)
+        if len(saves) < 3:  # the reading before this one has verified every file
+            saves.append(checkpoints.save(snapshot(3 + len(saves))))
+        return state
+
+    monkeypatch.setattr(checkpoint.torch, "load", slow)
+    back = read_checkpoint(checkpoints.last)
+    assert len(saves) == 3
+    assert back.state["step"] == 5 and torch.equal(back.model["w"], torch.full((3, 2), 5.0)) and back.model["count"] == 5
+
+
+def test_a_name_that_is_between_two_checkpoints_is_waited_for(tmp_path, monkeypatch):
+    from dynavit.engine import checkpoint
+    from dynavit.runs.directory import RunDirectory
+
+    checkpoints = saved(tmp_path, 1, 2)
+    checkpoints.last.rename(tmp_path / "aside")
+    monkeypatch.setattr(checkpoint.time, "sleep", lambda seconds: (tmp_path / "aside").rename(checkpoints.last))
+    assert RunDirectory(tmp_path).checkpoint("last") == checkpoints.last
+    checkpoints.last.rename(tmp_path / "aside")
+    assert read_checkpoint(checkpoints.last).state["step"] == 2
+
+
+def test_a_checkpoint_that_is_gone_is_an_error(tmp_path, monkeypatch):
+    from dynavit.engine import checkpoint
+
+    monkeypatch.setattr(checkpoint, "BETWEEN_RENAMES", 0)
+    with pytest.raises(DamagedCheckpointError, match="replaced all the time, or gone"):
+        read_checkpoint(tmp_path / "last")

@@ -228,6 +228,25 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path, change):
         run_training(tmp_path, other, task, loader, resume=True)
 
 
+def test_state_that_an_earlier_version_did_not_store_starts_afresh(tmp_path):
+    """The layer names it; anything else that is missing stays an error."""
+
+    def newer(declared=True):
+        task = TinyTask()
+        task.model[1].register_buffer("count", torch.zeros((), dtype=torch.int64))
+        task.model[1].newer_state = ("count",) if declared else ()
+        return task
+
+    with pytest.raises(ZeroDivisionError):
+        run_training(tmp_path, plan(ema=0.9), loader=StopAt(5, lambda: 1 // 0))
+    with pytest.raises(ValueError, match=r"of another model: 1\.count is absent there and \(\) here"):
+        run_training(tmp_path, plan(ema=0.9), newer(declared=False), resume=True)
+    _, task, _ = run_training(tmp_path, plan(ema=0.9), newer(), resume=True)
+    _, straight, _ = run_training(tmp_path / "straight", plan(ema=0.9))
+    assert all(torch.equal(a, b) for a, b in zip(task.parameters(), straight.parameters(), strict=True))
+    assert read_checkpoint(tmp_path / "run" / "checkpoints" / "last").ema["1.count"] == 0
+
+
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
 def test_signals_leave_a_checkpoint(tmp_path, number, raised):
     handler, progress = signal.getsignal(number), Recorder()

@@ -95,7 +95,7 @@ class TinyLoader:
         order = torch.randperm(self.samples, generator=generator) if self.jitter else torch.arange(self.samples)
         for step in range(start, self.steps):
             whole = order[step * self.batch_size : (step + 1) * self.batch_size]
-            parts = whole.tensor_split(self.world * self.accumulate)[self.rank * self.accumulate :][: self.accumulate]
+            parts = [micro_batch.tensor_split(self.world)[self.rank] for micro_batch in whole.tensor_split(self.accumulate)]
             batches = [
                 Batch(points[part], self.labels[part], part, count, len(whole))
                 for part, count in ((part if len(part) else whole[:1], len(part)) for part in parts)

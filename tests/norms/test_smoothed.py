@@ -262,3 +262,101 @@ def test_while_annealing_there_is_no_map(name):
         norm.affine_map()
     norm.set_progress(1, 1)
     norm.affine_map()
+
+
+# -------------------------------------------------------------------------------------- batches that are not finite
+
+bad_numbers = pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e200], ids=["nan", "inf", "overflow"])
+
+
+def spoilt(bad: float, seed: int = 0) -> Tensor:
+    """Tokens with one bad number, in one channel."""
+    x = tokens(seed)
+    x[1, 2, 3] = bad
+    return x
+
+
+def memory(norm: SmoothedNorm) -> dict[str, Tensor]:
+    """The state without the counters that a skipped step does move."""
+    return {key: value for key, value in state(norm).items() if key != "skipped_steps" and (type(norm).__name__, key) != POWER}
+
+
+POWER = ("PowerNorm", "iters")  # it counts every call
+
+
+def skipped(norm: SmoothedNorm) -> float:
+    return norm.scalars()["skipped_steps"]
+
+
+@smoothed
+@bad_numbers
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_step_that_is_not_finite_is_skipped_and_counted(name, bad, deferred):
+    norm = make(name)
+    norm.defer_statistics(deferred)
+    before = memory(norm)
+    run(norm, spoilt(bad))
+    norm.commit_statistics()
+    if name == "power" and bad == 1e200:  # each token is scaled to unit length first, so nothing overflows
+        assert skipped(norm) == 0 and all(value.isfinite().all() for value in memory(norm).values())
+        return
+    equal(memory(norm), before)
+    assert skipped(norm) == 1
+    run(norm, tokens(1))
+    norm.commit_statistics()
+    after = memory(norm)
+    assert all(value.isfinite().all() for value in after.values())
+    assert any(not torch.equal(value, before[key]) for key, value in after.items())
+    assert skipped(norm) == 1
+    assert norm.eval()(tokens(2)).isfinite().all()
+
+
+@smoothed
+@bad_numbers
+def test_one_bad_micro_batch_drops_the_statistics_of_its_step(name, bad):
+    """So that it does not matter how a step is cut."""
+    norm = make(name)
+    norm.defer_statistics()
+    before = memory(norm)
+    for x in (tokens(0), spoilt(bad if name != "power" else float("nan"), seed=1), tokens(2)):
+        run(norm, x)
+    norm.commit_statistics()
+    equal(memory(norm), before)
+    assert skipped(norm) == 1
+
+
+@smoothed
+def test_a_recomputed_bad_call_is_counted_once(name):
+    plain = make(name)
+    repeated = copy.deepcopy(plain)
+    run(plain, spoilt(float("nan")))
+    run(repeated, spoilt(float("nan")), call=lambda x: checkpoint(repeated, x, use_reentrant=False))
+    equal(state(repeated), state(plain))
+    assert skipped(repeated) == 1
+
+
+@smoothed
+def test_recalibration_leaves_bad_batches_out(name):
+    clean, dirty = make(name), make(name)
+    for norm, batches in ((clean, [tokens(0), tokens(1)]), (dirty, [tokens(0), spoilt(float("nan"), 2), tokens(1)])):
+        norm.begin_recalibration()
+        for x in batches:
+            norm(x)
+        norm.end_recalibration()
+    equal(memory(dirty), memory(clean))
+    assert (skipped(clean), skipped(dirty)) == (0, 1)
+
+
+@smoothed
+def test_state_of_an_earlier_version_has_no_counter(name):
+    norm = make(name)
+    run(norm, spoilt(float("nan")))
+    older = {f"layer.{key}": value for key, value in state(norm).items() if key != "skipped_steps"}
+    given = dict(older)
+    fresh = torch.nn.ModuleDict({"layer": make(name, steps=0)})
+    fresh.load_state_dict(older, strict=True)
+    assert older.keys() == given.keys(), "the caller's dict is left alone"
+    equal(memory(fresh["layer"]), memory(norm))
+    assert skipped(fresh["layer"]) == 0
+    fresh["layer"].load_state_dict(norm.state_dict())
+    assert skipped(fresh["layer"]) == 1

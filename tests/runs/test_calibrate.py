@@ -331,3 +331,32 @@ def test_on_digits_early_exit_pays(tmp_path):
     cheapest = min(point["gmacs"] for point in result["curve"] if point["accuracy"] >= last - 0.005)
     assert cheapest < 0.8 * result["policy"]["gmacs"][-1]
     assert result["accuracy"] > 0.93 and result["gmacs"] < result["policy"]["gmacs"][-1]
+
+
+def test_without_a_test_split_validation_is_cut_in_two(copy, tmp_path):
+    """A folder with train and val only: thresholds are found on one half and judged on the other, whichever way it is asked."""
+    from dataclasses import replace
+
+    from dynavit.data.splits import cut_validation
+    from dynavit.engine.progress import Progress
+
+    class Notes(Progress):
+        def note(self, text):
+            told.append(text)
+
+    told = []
+    data = open_digits(None, DataConfig())
+    data = replace(data, splits={name: split for name, split in data.splits.items() if name != "test"})
+    result = calibrate_run(copy, Goal(gmacs=BUDGET), data=data, progress=Notes(), **CPU)
+    first, second = cut_validation(data.splits["val"].labels, 0.5, 0)
+    assert not set(first.tolist()) & set(second.tolist()) and len(first) + len(second) == 144
+    note = f"digits has no test split: {len(first)} of its 144 validation images are for finding thresholds, the other"
+    assert note in told[0] and "split_seed=0" in told[0]
+    assert (result["samples"], result["split"]) == (len(second), "val, second part")
+    found = read_policy(copy).found_on
+    assert (found.samples, found.split, found.seed) == (len(first), "val, first part", 0)
+    _, correct, _ = answers(copy, "val")
+    assert result["anytime"] == correct[:, second].double().mean(1).tolist()
+    assert list(read_policy(copy).accuracy) == correct[:, first].double().mean(1).tolist()
+    assert judge_run(copy, data=data, **CPU)["samples"] == len(second)
+    assert judge_run(copy, data=data, judge="val", **CPU)["samples"] == 144

@@ -97,7 +97,7 @@ def test_double_precision_is_kept(tmp_path):
     config = dynavit.TrainConfig(norm="bn", epochs=0.05, model_options=options, engine=EngineConfig(precision="float64"))
     dynavit.train_run(config, tmp_path / "run")
     model = dynavit.load(tmp_path / "run")
-    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float64}
+    assert {tensor.dtype for tensor in model.state_dict().values() if tensor.is_floating_point()} == {torch.float64}
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "ema.safetensors", "state.pt"])

@@ -37,15 +37,18 @@ def metrics(run, kind):
 
 
 @pytest.mark.parametrize(
-    ("norm", "precision", "parallel", "tolerance"),
+    ("norm", "precision", "parallel", "accumulate", "tolerance"),
     [
-        ("dtn", "float32", "ddp", 1e-5),
-        ("bn", "float64", "ddp", 1e-10),  # its statistics are those of the whole batch
-        ("dtn", "float64", "fsdp", 1e-10),
+        ("dtn", "float32", "ddp", 1, 1e-5),
+        ("bn", "float64", "ddp", 1, 1e-10),  # its statistics are those of the whole batch
+        ("bn", "float64", "ddp", 2, 1e-10),  # ... or of a micro-batch of all processes
+        ("un", "float64", "ddp", 2, 1e-10),
+        ("dtn", "float64", "fsdp", 1, 1e-10),
     ],
 )
-def test_two_processes_equal_one(tmp_path, norm, precision, parallel, tolerance):
-    options = {**STEPS, "norm": norm, "engine": {"precision": precision, "parallel": parallel, "device": "cpu"}}
+def test_two_processes_equal_one(tmp_path, norm, precision, parallel, accumulate, tolerance):
+    engine = {"precision": precision, "parallel": parallel, "device": "cpu"}
+    options = {**STEPS, "norm": norm, "engine": engine, "optim": {"accumulate": accumulate}}
     two = start(tmp_path / "two", options)
     train_run(from_plain(TrainConfig, options), tmp_path / "one")
     out, _ = two.communicate(timeout=240)

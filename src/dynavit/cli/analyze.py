@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from ..runs.subject import Which
+from .next_steps import tell_next
 from .parse import positional
 
 
@@ -18,6 +19,7 @@ def analyze(
     layers: list[str] | str | None = None,
     token: list[float] | str | None = None,
     out: Path | None = None,
+    quiet: bool = False,
 ) -> None:
     """Draw what happens inside trained models: the figures of the DTN paper, several models side by side.
 
@@ -34,6 +36,7 @@ def analyze(
         layers: norms that maps are drawn of, such as blocks.0.norm1,blocks.3.norm1; the first, middle and last if not given.
         token: whose positional weights are drawn: 0.5,0.5 is the middle of the image, 0,0 its top left.
         out: directory of the page; the run, or the comparison the runs belong to, if not given.
+        quiet: show no summary, progress or next steps.
     """
     from ..engine.progress import choose_progress
     from ..runs.analyze import analyze_runs
@@ -48,12 +51,13 @@ def analyze(
         shown=shown,
         layers=[name.strip() for name in names if name.strip()],
         token=None if token is None else _place(token),
-        progress=choose_progress(),
+        progress=choose_progress(quiet),
         command=shlex.join(["dynavit", *sys.argv[1:]]),
         **vars(which),
     )
     print(f"figures and their numbers: {AnyDirectory(page.parent).analysis}")
     print(f"report: {page}")
+    tell_next((["robust", *runs], "errors on corrupted images, into the same page"), quiet=quiet)
 
 
 def _place(token: list[float] | str) -> tuple[float, float]:

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from ..common.fits import AtLeastOne, Pixels
+from ..engine.config import Threads
 from ..runs.config import TrainConfig
 from .show import print_table, progress
 
@@ -10,9 +12,9 @@ from .show import print_table, progress
 def bench_norms(
     norms: list[str] | str | None = None,
     shapes: list[str] | str | None = None,
-    repeats: int = 30,
+    repeats: AtLeastOne = 30,
     sweep: bool = True,
-    threads: int | None = None,
+    threads: Threads | None = None,
     out: Path | None = None,
 ) -> None:
     """Measure every normaliser against nn.LayerNorm: time, memory kept for backward, arithmetic.
@@ -50,10 +52,10 @@ def bench_models(
     models: list[str] | str | None = None,
     sizes: bool = True,
     steps: bool = True,
-    repeats: int = 7,
-    batch: int = 8,
-    img_size: int = 224,
-    threads: int | None = None,
+    repeats: AtLeastOne = 7,
+    batch: AtLeastOne = 8,
+    img_size: Pixels = 224,
+    threads: Threads | None = None,
     out: Path | None = None,
 ) -> None:
     """Measure whole models with DTN beside LN: size next to the paper's figures, time and memory of a training step.
@@ -85,7 +87,7 @@ def _names(given: list[str] | str | None) -> list[str] | None:
     return given
 
 
-def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = None) -> None:
+def bench_loop(config_of_run: TrainConfig, steps: AtLeastOne = 100, out: Path | None = None) -> None:
     """Measure the training loop against a bare one: what data, logging and checkpoints cost.
 
     Takes the options of `dynavit train`: `dynavit bench loop --config cifar10 --data-dir D`.
@@ -96,15 +98,16 @@ def bench_loop(config_of_run: TrainConfig, steps: int = 100, out: Path | None = 
     """
     from ..bench.loop import measure_loop
     from ..common.files import write_json
-    from ..runs.assemble import training_task
+    from ..runs.assemble import decided, open_training_data, training_task
     from ..runs.config import to_plain
 
-    config = config_of_run
-    task, loader = training_task(config)
+    data = open_training_data(config_of_run)
+    config = decided(config_of_run, data)
+    task, loader = training_task(config, data)
     cost = measure_loop(task, loader, config.plan, steps)
     (low, high), whole = cost.step_ratio_quartiles, f"{cost.whole_ratio:.3f}"
     print_table(
-        f"{config.model or 'its usual model'} on {config.data}, batch {cost.batch_size}, {cost.steps} steps",
+        f"{config.model} on {config.data}, batch {cost.batch_size}, {cost.steps} steps",
         ["loop", "step", "ratio", "quartiles", "with checkpoint and start"],
         [
             ["bare", f"{cost.bare_step * 1e3:.1f} ms", "1.000", "-", "1.000"],

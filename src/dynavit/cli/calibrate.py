@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..runs.subject import Subject, Which
+from .next_steps import Step, tell_next
 from .parse import positional
 from .show import print_table
 
@@ -21,12 +22,14 @@ def search(
     judge: str = "test",
     confidence: Literal["max_softmax", "margin", "entropy"] = "max_softmax",
     batch_size: int = 64,
+    quiet: bool = False,
 ) -> None:
     """Find thresholds for a cascade's exits, and see what early exit then gives: accuracy, GMACs, real time.
 
     Say what you want with one of --gmacs, --milliseconds, --accuracy, --p. Thresholds are found on one split and judged on
-    another, early exit executed. They are stored in RUN/policy.json, where `dynavit predict` finds them; what they give, with
-    curves and easy and hard images, in RUN/analysis/calibration.json and in the report.
+    another, early exit executed; where there is no test split, val is cut in two. They are stored in RUN/policy.json, where
+    `dynavit predict` finds them; what they give, with curves and easy and hard images, in RUN/analysis/calibration.json and in
+    the report.
     `dynavit calibrate judge RUN` judges the stored thresholds again, `dynavit calibrate show RUN` prints what is stored.
     In Python: `dynavit.runs.calibrate.calibrate_run(run, Goal(gmacs=...))`.
 
@@ -40,17 +43,23 @@ def search(
         judge: where they are judged.
         confidence: what makes an exit sure.
         batch_size: at which times are measured.
+        quiet: show no summary, progress or next steps.
     """
     from ..engine.progress import choose_progress
     from ..runs.calibrate import Goal, calibrate_run
 
     goal = Goal(gmacs, milliseconds, accuracy, p)
     how: dict[str, Any] = {"split": split, "judge": judge, "confidence": confidence, "batch_size": batch_size}
-    _tell(run, calibrate_run(Subject.of(run, which), goal, **how, progress=choose_progress()))
+    _tell(run, calibrate_run(Subject.of(run, which), goal, **how, progress=choose_progress(quiet)))
+    steps: list[Step] = [
+        (["predict", run, "photo.jpg"], "stops where it is sure"),
+        (["export", run], "ONNX, a file per exit"),
+    ]
+    tell_next(*steps, quiet=quiet)
 
 
 @positional("run")
-def judge(run: Path, which: Which, split: str = "test", batch_size: int = 64) -> None:
+def judge(run: Path, which: Which, split: str = "test", batch_size: int = 64, quiet: bool = False) -> None:
     """Judge the stored thresholds of a cascade on a split, early exit executed; times are measured again.
 
     In Python: `dynavit.runs.calibrate.judge_run(run)`.
@@ -59,11 +68,13 @@ def judge(run: Path, which: Which, split: str = "test", batch_size: int = 64) ->
         run: directory of a calibrated cascade.
         split: where they are judged.
         batch_size: at which times are measured.
+        quiet: show no summary, progress or next steps.
     """
     from ..engine.progress import choose_progress
     from ..runs.calibrate import judge_run
 
-    _tell(run, judge_run(Subject.of(run, which), judge=split, batch_size=batch_size, progress=choose_progress()))
+    _tell(run, judge_run(Subject.of(run, which), judge=split, batch_size=batch_size, progress=choose_progress(quiet)))
+    tell_next((["calibrate", run, "--accuracy", "0.9"], "other thresholds"), quiet=quiet)
 
 
 @positional("run")

@@ -2,15 +2,17 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common.labelled import labelled_lines
 from ..runs.compare import CompareConfig, Watcher
+from .next_steps import Step, tell_next
 from .show import print_table
 
 
-def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -> None:
+def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False, quiet: bool = False) -> None:
     """Train several settings under several seeds, and report means, errors and costs.
 
     Takes every option of `dynavit train` too (its norm and seed are replaced by norms and seeds). Called again with the same
@@ -19,6 +21,7 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
     Args:
         out: directory of the comparison.
         overwrite: delete what is in --out and begin again.
+        quiet: show no summary, progress or next steps.
     """
     from ..analysis.report.blocks import Table
     from ..analysis.report.read import read_comparison
@@ -26,7 +29,7 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
     from ..runs.compare import compare
     from ..runs.report import comparison_sections_of_task
 
-    with show_runs() as watch:
+    with show_runs(quiet) as watch:
         page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=shlex.join(["dynavit", *sys.argv[1:]]))
     comparison = read_comparison(out)
     print_table(config_of_grid.title, *comparison_table(comparison))
@@ -38,6 +41,11 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False) -
             for note in table.notes:
                 print(note)
     print(f"report: {page}")
+    steps: list[Step] = [
+        (["analyze", out], "their insides side by side"),
+        (["robust", out], "errors on corrupted images"),
+    ]
+    tell_next(*steps, quiet=quiet)
     if watch.failed:
         raise ValueError(f"{len(watch.failed)} of {watch.planned} runs failed: " + "; ".join(watch.failed))
 
@@ -62,6 +70,10 @@ class Shown(Watcher):
         return self
 
     def __exit__(self, *problem: object) -> None: ...
+
+    def overview(self, facts: Callable[[], Mapping[str, str]]) -> None:
+        for line in labelled_lines(facts()):
+            self.say(line)
 
     def begin(self, runs: Sequence[str]) -> None:
         self.planned = len(runs)
@@ -118,5 +130,13 @@ class Bars(Shown):
         self.bars.console.print(text, markup=False, highlight=False)
 
 
-def show_runs() -> Shown:
-    return Bars() if sys.stderr.isatty() else Shown()
+class Silent(Shown):
+    """Shows nothing, and counts."""
+
+    def overview(self, facts: Callable[[], Mapping[str, str]]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+def show_runs(quiet: bool = False) -> Shown:
+    return Silent() if quiet else Bars() if sys.stderr.isatty() else Shown()

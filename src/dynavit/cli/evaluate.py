@@ -2,35 +2,65 @@
 
 import json as json_
 from pathlib import Path
+from typing import Any
 
+from ..runs.keep import NotStoredError
 from ..runs.subject import Subject, Which
+from .next_steps import Step, tell_next
 from .parse import positional
 from .show import print_table
 
 
 @positional("run")
-def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int = 256, json: bool = False) -> None:
+def evaluate(
+    run: Path,
+    which: Which,
+    split: str | None = None,
+    batch_size: int = 256,
+    model: str | None = None,
+    trust_pt2: bool = False,
+    json: bool = False,
+    quiet: bool = False,
+) -> None:
     """Evaluate a trained model: accuracy, per class, calibration, images per second.
 
-    Everything is also written to RUN/eval/SPLIT.json. In Python: `dynavit.evaluate_run(run)`. Errors on corrupted images:
+    Everything is also written to RUN/eval/SPLIT.json. In place of a run also a bundle, timm:NAME, or a file of weights with
+    --model; those need --data, and nothing is written. In Python: `dynavit.evaluate_run(run)`. Errors on corrupted images:
     `dynavit robust`.
 
     Args:
-        run: directory of a run.
+        run: directory of a run or a bundle, timm:NAME, or a file of weights.
         split: test, val or train; test where there is one, otherwise val, if not given.
         batch_size: images at a time.
-        json: print all results as JSON.
+        model: for a file of weights: the model they belong to.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
+        json: print all results as JSON, and nothing else.
+        quiet: show no summary, progress or next steps.
     """
-    from ..common.metric import Metric
     from ..engine.progress import choose_progress
     from ..runs.evaluate import evaluate_run
-    from ..tasks.table import TASKS
+    from ..runs.foreign import asked_of
 
-    subject = Subject.of(run, which)
-    result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet=json))
+    subject = asked_of(run, which, model=model, trust_pt2=trust_pt2)
+    result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet or json))
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
-        return
+    else:
+        _print(run, subject, result)
+        steps: list[Step] = [
+            (["robust", run], "errors on corrupted images"),
+            (["analyze", run], "figures of its inside"),
+            (["report", run], "the page with these results"),
+        ]
+        tell_next(*steps, quiet=quiet or not subject.keeps_results)
+    if "not_stored" in result:
+        raise NotStoredError(result["not_stored"])
+
+
+def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:
+    from ..common.metric import Metric
+    from ..tasks.table import TASKS
+
     speed = result["throughput"]
     metrics = [Metric(**metric) for metric in result["metrics"]]
     print_table(
@@ -45,4 +75,5 @@ def evaluate(run: Path, which: Which, split: str | None = None, batch_size: int 
     )
     for title, header, rows in TASKS[result["task"]].tables(result):
         print_table(title, header, rows)
-    print(f"written to {result['file']}")
+    if result.get("file") is not None:  # of several processes the first one writes
+        print(f"written to {result['file']}")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..runs.subject import Subject, Which
+from .next_steps import tell_next
 from .parse import positional
 from .show import print_table
 
@@ -17,6 +18,7 @@ def export(
     int8: bool = False,
     out: Path | None = None,
     overwrite: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Write a run's model as ONNX or .pt2, with all that is needed to use it, compared with the run's model.
 
@@ -30,10 +32,14 @@ def export(
         int8: also write 8-bit weights, with accuracy and time beside float32; onnx only, not for cascades.
         out: where to write; RUN-onnx or RUN-pt2 if not given.
         overwrite: replace a bundle that is there.
+        quiet: show no summary, progress or next steps.
     """
+    from ..engine.progress import choose_progress
     from ..runs.export import export_run
 
-    where, facts = export_run(Subject.of(run, which), format, out, folded=fold, int8=int8, overwrite=overwrite)
+    where, facts = export_run(
+        Subject.of(run, which), format, out, folded=fold, int8=int8, overwrite=overwrite, progress=choose_progress(quiet)
+    )
     error = facts["error"]
     print_table(
         f"{where}: {', '.join([*facts['parts'], *([facts['early_exit']] if 'early_exit' in facts else [])])}",
@@ -59,3 +65,4 @@ def export(
             ],
         )
     print(f"written to {where}")
+    tell_next((["predict", where, "photo.jpg"], "without training code"), quiet=quiet)

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from ..runs.subject import Subject, Which
+from .next_steps import Step, tell_next
 from .parse import positional
 
 
@@ -15,6 +16,7 @@ def fold(
     recalibrate: int | None = None,
     grid: str | None = None,
     overwrite: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Move norms that are affine maps at evaluation into the linear layers around them.
 
@@ -27,14 +29,23 @@ def fold(
         recalibrate: first recompute statistics of the norms on so many batches of 64 training images.
         grid: freeze every DTN for this grid of tokens, such as 14x14, which makes it cheaper and takes no other.
         overwrite: replace a folded run that is there.
+        quiet: show no summary, progress or next steps.
     """
+    from ..engine.progress import choose_progress
     from ..runs.fold import fold_run
 
     where, report = fold_run(
-        Subject.of(run, which), out, recalibrate=recalibrate, grid=None if grid is None else _grid(grid), overwrite=overwrite
+        Subject.of(run, which),
+        out,
+        recalibrate=recalibrate,
+        grid=None if grid is None else _grid(grid),
+        overwrite=overwrite,
+        progress=choose_progress(quiet),
     )
     print(report)
     print(f"written to {where}")
+    steps: list[Step] = [(["eval", where], "the same accuracy, more images per second"), (["export", where], "an ONNX bundle")]
+    tell_next(*steps, quiet=quiet)
 
 
 def _grid(text: str) -> tuple[int, int]:

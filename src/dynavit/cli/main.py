@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..common.registry import nearest_match_error
+from ..runs.keep import NotStoredError
 from .analyze import analyze
 from .bench import bench_loop, bench_models, bench_norms
 from .calibrate import judge, search, show
@@ -101,11 +102,13 @@ Options may be written with dashes or underscores, and come from a file with --c
 Every command takes --plugin FILE.py, a file that registers norms, tasks, data sets or models of your own.
 DYNAVIT_DEBUG=1 shows the traceback behind an error."""
 
+NOT_STORED = 1
 WRONG_USE = 2  # the exit code of argparse and most Unix tools for a call that makes no sense
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code: 0 done, 2 wrong use or bad input, 130 interrupted."""
+    """Run one command and return the exit code: 0 done, 1 done and told but not stored, 2 wrong use or bad input, 130
+    interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         _dispatch(words)
@@ -120,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("DYNAVIT_DEBUG") == "1":
             raise
         print("dynavit: " + " ".join(str(error).split()), file=sys.stderr)
-        return WRONG_USE
+        return NOT_STORED if isinstance(error, NotStoredError) else WRONG_USE
     return 0
 
 

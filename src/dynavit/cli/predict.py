@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..runs.subject import Subject, Which
 from .parse import positional
+from .show import print_overview
 
 NO_IMAGES: list[Path] = []
 
@@ -21,6 +22,7 @@ def predict(
     trust_pt2: bool = False,
     json: bool = False,
     out: Path | None = None,
+    quiet: bool = False,
 ) -> None:
     """Say what a trained model sees in image files, or in some images of a data set if no files are given.
 
@@ -36,8 +38,9 @@ def predict(
         limit: without files: how many images, evenly over the split.
         int8: the 8-bit model of a bundle.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
-        json: print JSON.
+        json: print JSON, and nothing else.
         out: also write JSON to this file.
+        quiet: show no summary.
     """
     from ..common.files import write_json
     from ..runs.predict import predictor
@@ -49,6 +52,8 @@ def predict(
     if json:
         print(json_.dumps(answers, indent=2, ensure_ascii=False))
         return
+    if not quiet and not all("error" in answer for answer in answers):
+        print_overview(asked.overview())
     for answer in answers:
         print(f"{answer['image']}: {answer['error'] if 'error' in answer else asked.text(answer)}")
     if all("error" in answer for answer in answers):

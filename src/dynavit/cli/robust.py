@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.subject import Which
+from .next_steps import Step, tell_next
 from .parse import positional
 from .show import print_table
 
@@ -37,6 +38,7 @@ def robust(
     imagenet_r: Path | None = None,
     imagenet_a: Path | None = None,
     json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Measure errors under 15 corruptions at 5 severities, the gap to clean images, and mCE.
 
@@ -59,7 +61,8 @@ def robust(
         imagenet_c: folder of ImageNet-C, whose files replace computed corruptions.
         imagenet_r: folder of ImageNet-R; without --corruptions nothing else is evaluated.
         imagenet_a: folder of ImageNet-A, likewise.
-        json: print all results as JSON, by run.
+        json: print all results as JSON, by run, and nothing else.
+        quiet: show no summary, progress or next steps.
     """
     from ..engine.progress import choose_progress
     from ..runs.directory import RunDirectory
@@ -70,7 +73,7 @@ def robust(
     options: dict[str, Any] = {"split": split, "corruptions": names, "severities": severities, "limit": limit, "seed": seed}
     options |= {"exact": exact, "processes": processes, "batch_size": batch_size}
     options |= {"imagenet_c": imagenet_c, "imagenet_r": imagenet_r, "imagenet_a": imagenet_a}
-    progress = choose_progress(quiet=json or not main)
+    progress = choose_progress(quiet or json or not main)
     results, pages = evaluate_robust_runs(runs, baseline=baseline, progress=progress, **options, **vars(which))
     if not main:
         return
@@ -83,6 +86,10 @@ def robust(
             print(f"written to {RunDirectory(run).robustness_file(kind)}")
     for page in pages:
         print(f"report: {page}")
+    steps: list[Step] = [(["analyze", *runs], "figures of their inside")]
+    if baseline is None and len(runs) == 1:
+        steps.insert(0, (["robust", "BASELINE", *runs], "mCE against another run"))
+    tell_next(*steps, quiet=quiet)
 
 
 def _print(run: Path, kind: str, result: Mapping[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """Tables on stdout, progress on stderr: rich at a terminal, plain text in a pipe or file."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+from ..common.labelled import labelled_lines
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -10,6 +12,12 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
         _print_rich(title, header, rows)
     else:
         _print_plain(title, header, rows)
+
+
+def print_overview(facts: Mapping[str, str]) -> None:
+    """What a command is about, on stderr, so that its results can be piped."""
+    for line in labelled_lines(facts):
+        print(line, file=sys.stderr)
 
 
 @contextmanager

@@ -5,9 +5,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..runs.config import TrainConfig, upgraded
 from ..runs.directory import RunDirectory
+from .next_steps import Step, tell_next
+
+if TYPE_CHECKING:
+    from ..engine.loop import Summary
 
 
 def train(
@@ -25,24 +30,21 @@ def train(
     In Python: `dynavit.train_run(dynavit.TrainConfig(...), out)`.
 
     Args:
-        out: directory of the run; runs/MODEL-NORM-DATA-seedN if not given, with what is named of them.
+        out: directory of the run; runs/MODEL-NORM-DATA-seedN if not given.
         resume: go on with the run in --out; options that are not given are those it began with.
         overwrite: delete the run in --out and begin again.
-        quiet: show no progress.
+        quiet: show no summary, progress or next steps.
     """
     from ..engine.progress import choose_progress
     from ..runs.train import train_run
 
-    config = config_of_run
     if resume and out is None:
         raise ValueError("say which run to go on with: --resume needs --out")
-    words = (config.model, config.norm or "own", config.data.replace("/", "_"), f"seed{config.seed}")
-    out = out or Path("runs") / "-".join(word for word in words if word)
-    summary = train_run(
-        config, out, resume=resume, overwrite=overwrite, progress=choose_progress(quiet), command=["dynavit", *sys.argv[1:]]
-    )
+    progress = choose_progress(quiet)
+    command = ["dynavit", *sys.argv[1:]]
+    summary = train_run(config_of_run, out, resume=resume, overwrite=overwrite, progress=progress, command=command)
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes is enough to tell
-        _tell(out, summary.steps)
+        _tell(summary, quiet)
 
 
 def options_of_the_run(words: Sequence[str]) -> list[str]:
@@ -61,11 +63,25 @@ def options_of_the_run(words: Sequence[str]) -> list[str]:
 train.prepare = options_of_the_run  # type: ignore[attr-defined]
 
 
-def _tell(out: Path, steps: int) -> None:
+def _tell(summary: "Summary", quiet: bool) -> None:
     from ..analysis.report.read import read_run
+    from ..runs.model_files import ModelCard
+    from ..runs.report import write_report
+    from ..tasks.table import TASKS
 
-    print(f"{out}: {steps} steps")
+    out = summary.directory
+    print(f"{out}: {summary.steps} steps")
     run = read_run(out)
     for name, result in run.evaluations.items():
         values = ", ".join(f"{metric.label} {metric.text(result[metric.name])}" for metric in run.metrics_of(result)[:2])
         print(f"  {name}: {values} of {result['samples']} images")
+    page = RunDirectory(out).report_file
+    print(f"report: {page if summary.nothing_to_do and page.is_file() else write_report(out)}")
+    steps: list[Step] = [
+        (["eval", out], "each class, calibration, speed"),
+        (["predict", out, "photo.jpg"], "what it sees in your files"),
+        (["analyze", out], "figures of its inside"),
+    ]
+    if TASKS[ModelCard.read(out).task].leaves_early:
+        steps.insert(0, (["calibrate", out, "--accuracy", "0.9"], "when images may leave early"))
+    tell_next(*steps, quiet=quiet)

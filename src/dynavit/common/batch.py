@@ -1,6 +1,6 @@
 """Samples on their way from a loader to a task.
 
-One optimiser step works on a global batch. It is cut into a part for each process and each of those into micro-batches, so a
+One optimiser step works on a global batch. It is cut into micro-batches and each of those into a part for each process, so a
 step is a list of `Batch`; evaluation gets one `Batch` at a time. Parts may be unequal when the last batch of an epoch is small.
 """
 

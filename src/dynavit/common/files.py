@@ -26,13 +26,33 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     # In the same directory: a rename across file systems would be a copy, and a copy can be interrupted.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        yield temporary
-        force_to_disk(temporary)
-        temporary.replace(target)
+        with writing(target):
+            yield temporary
+            force_to_disk(temporary)
+            temporary.replace(target)
     except BaseException:  # KeyboardInterrupt too: litter in a run directory outlives the run
         temporary.unlink(missing_ok=True)
         raise
     force_to_disk(target.parent)  # the rename itself is an entry in the directory
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], *errors: type[Exception]) -> Iterator[None]:
+    """Inside, an error of the operating system, such as a disk that is full, names the file.
+
+    `errors` are what a library raises instead when it cannot write.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+    except errors as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise OSError(
+            f"{path} could not be written ({reason}): the disk may be full, or the size of files be limited"
+        ) from error
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

@@ -119,6 +119,10 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
+    def name_of(self, thing: object) -> str | None:
+        """The name that a thing is registered under; None if it is not, or was never asked for."""
+        return next((name for name, known in self._things.items() if known is thing), None)
+
     def names(self) -> list[str]:
         """All names in alphabetical order, also those of installed packages, which are not imported for it."""
         return sorted({*self._things, *self._built_in, *self._offered()})

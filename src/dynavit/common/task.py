@@ -80,6 +80,7 @@ class Task(nn.Module):
 
     name: ClassVar[str] = ""
     Options: ClassVar[type] = NoOptions
+    leaves_early: ClassVar[bool] = False  # whether thresholds may end a prediction early
     metrics: Sequence[Metric] = ()
     model: nn.Module
 

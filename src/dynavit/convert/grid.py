@@ -107,8 +107,8 @@ class Carrier:
         return Carrier, (self.patch,)
 
     def find(self, x: Tensor, prefix: int) -> Grid | None:
-        """The grid of tokens x (b, prefix + rows * cols, c)."""
-        task, tokens = _task(), x.shape[1] - prefix
+        """The grid of tokens x (b, prefix + rows * cols, c), or (b, m, n, c) with as many cells."""
+        task, tokens = _task(), count_of(x) - prefix
         page = _current(task)
         if task == FORWARD:
             grid = page.grid_of(tokens) if page is not None else None
@@ -186,9 +186,10 @@ class ScopeHook:
 
     carrier: Carrier
     prefixes: tuple[int, ...]  # of the norms inside
+    axes: tuple[int, ...] = (3,)  # of tokens: 4 where they are cut into blocks
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x = _tokens_in((*args, *kwargs.values()))
+        x = _tokens_in((*args, *kwargs.values()), self.axes)
         if x is None or torch.compiler.is_compiling():
             return
         task = _task()
@@ -199,7 +200,7 @@ class ScopeHook:
             return
         page = _current(task)
         for prefix in self.prefixes:
-            grid = page.grid_of(x.shape[1] - prefix) if page is not None else None
+            grid = page.grid_of(count_of(x) - prefix) if page is not None else None
             if grid is not None:
                 self.carrier.bind(x, grid)
                 return
@@ -208,22 +209,22 @@ class ScopeHook:
         if torch.compiler.is_compiling() or _task() == FORWARD:
             return
         page = _close(module)
-        y = _tokens_in(output if isinstance(output, tuple) else (output,))
-        x = _tokens_in(args)
-        if page is not None and page.given is not None and x is not None and y is not None and y.shape[1] == x.shape[1]:
+        y = _tokens_in(output if isinstance(output, tuple) else (output,), self.axes)
+        x = _tokens_in(args, self.axes)
+        if page is not None and page.given is not None and x is not None and y is not None and count_of(y) == count_of(x):
             self.carrier.bind(y, page.given)  # the next block of the recomputed part starts from here
 
 
-def attach(model: nn.Module, carrier: Carrier, norms: dict[str, int], first: str | None) -> None:
-    """Hooks for the norms at these paths (with their prefix tokens); `first` is where the image enters."""
+def attach(model: nn.Module, carrier: Carrier, norms: dict[str, tuple[int, int]], first: str | None) -> None:
+    """Hooks for the norms at these paths (with their prefix tokens and axes); `first` is where the image enters."""
     detach(model)
-    around: dict[str, set[int]] = {}
+    around: dict[str, set[tuple[int, int]]] = {}
     blocks: set[str] = set()
-    for path, prefix in norms.items():
+    for path, tokens in norms.items():
         parts = path.split(".")
         blocks.add(".".join(parts[:-1]))
         for depth in range(1, len(parts)):
-            around.setdefault(".".join(parts[:depth]), set()).add(prefix)
+            around.setdefault(".".join(parts[:depth]), set()).add(tokens)
     hook = ModelHook(carrier)
     model.register_forward_pre_hook(hook.before, with_kwargs=True)
     model.register_forward_hook(hook.after, always_call=True)
@@ -232,7 +233,8 @@ def attach(model: nn.Module, carrier: Carrier, norms: dict[str, int], first: str
             inside = any(path.startswith(f"{block}.") for block in blocks if block)
             module.register_forward_hook(MapHook(carrier, first=path == first, inside=inside))
         elif path in around and path:
-            scope = ScopeHook(carrier, tuple(sorted(around[path])))
+            prefixes, axes = (tuple(sorted(set(each))) for each in zip(*around[path], strict=True))
+            scope = ScopeHook(carrier, prefixes, axes)
             module.register_forward_pre_hook(scope.before, with_kwargs=True)
             module.register_forward_hook(scope.after, always_call=True)
 
@@ -283,8 +285,13 @@ def _has_storage(x: Tensor) -> bool:
     return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def _tokens_in(values: Any) -> Tensor | None:
-    return next((x for x in values if isinstance(x, Tensor) and x.dim() == 3), None)
+def count_of(x: Tensor) -> int:
+    """Tokens of a sample, prefix tokens too: (b, t, c) or (b, m, n, c)."""
+    return x.shape[1] if x.dim() == 3 else x.shape[1] * x.shape[2]
+
+
+def _tokens_in(values: Any, axes: tuple[int, ...]) -> Tensor | None:
+    return next((x for x in values if isinstance(x, Tensor) and x.dim() in axes), None)
 
 
 def map_size(module: nn.Module, args: tuple[Any, ...], output: Any) -> Grid | None:
@@ -294,7 +301,7 @@ def map_size(module: nn.Module, args: tuple[Any, ...], output: Any) -> Grid | No
         return None
     options = ("kernel_size", "dilation", "padding", "stride")
     pairs = [getattr(module, name) for name in options]
-    kernel, dilation, padding, stride = (pair if isinstance(pair, tuple) else (pair, pair) for pair in pairs)
+    kernel, dilation, padding, stride = (pair if isinstance(pair, tuple | list) else (pair, pair) for pair in pairs)
     rows, cols = (
         (size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i, size in enumerate(args[0].shape[2:])
     )

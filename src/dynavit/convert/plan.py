@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 Action = Literal["swap", "keep", "refuse"]
-# (b, t, c), (b, rows, cols, c), (b, c, rows, cols), (t, b, c)
-AxisOrder = Literal["tokens", "map", "channels_first", "sequence_first"]
+# (b, t, c), (b, rows, cols, c), (b, c, rows, cols), (t, b, c), (b, blocks, cells, c), (b, cells, blocks, c)
+AxisOrder = Literal["tokens", "map", "channels_first", "sequence_first", "blocks", "strided"]
 
 
 @dataclass

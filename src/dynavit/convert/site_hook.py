@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .grid import Carrier, MissingGridError, spelled
+from .blocked import BLOCKED, CutGrid, cut, on_grid, side_of
+from .grid import Carrier, MissingGridError, count_of, spelled
 from .plan import AxisOrder
 
 
@@ -28,6 +29,14 @@ class SiteHook:
             x = x.permute(0, 2, 3, 1)
         elif self.layout == "sequence_first":
             x = x.transpose(0, 1)
+        elif self.layout in BLOCKED and self.carrier is not None:
+            grid = self._grid(x, self.carrier)
+            side = side_of(self.layout, x.shape, grid)
+            if side is None:
+                raise MissingGridError(
+                    f"{self.path}: got {tuple(x.shape)}, which are no square blocks of the {spelled(grid)} grid"
+                )
+            x, kwargs = on_grid(x, self.layout, grid, side), {**kwargs, "grid": CutGrid(grid, side)}
         if x.dim() == 3 and not rest and kwargs.get("grid") is None:
             if self.carrier is not None:
                 kwargs = {**kwargs, "grid": self._grid(x, self.carrier)}
@@ -35,9 +44,11 @@ class SiteHook:
                 kwargs = {**kwargs, "grid": (x.shape[1] - self.prefix,)}
         return (x, *rest), kwargs
 
-    def after(self, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+    def after(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
         if self.layout == "channels_first":
             return output.permute(0, 3, 1, 2)
+        if self.layout in BLOCKED:
+            return cut(output, self.layout, kwargs["grid"].side)
         return output.transpose(0, 1) if self.layout == "sequence_first" else None
 
     def _grid(self, x: Tensor, carrier: Carrier) -> tuple[int, int]:
@@ -46,12 +57,12 @@ class SiteHook:
             extra = f" + {self.prefix} prefix tokens" if self.prefix else ""
             seen = " or ".join(spelled(each) for grids in carrier.seen.values() for each in sorted(grids))
             raise MissingGridError(
-                f"{self.path}: got {x.shape[1]} tokens and no feature map of this forward pass has that many cells{extra}"
+                f"{self.path}: got {count_of(x)} tokens and no feature map of this forward pass has that many cells{extra}"
                 + (f" (grids seen so far: {seen})" if seen else "")
                 + ". Call the model on images, or give the grid: `with dynavit.convert.token_grid(rows, cols):`"
             )
         if not torch.compiler.is_compiling():
-            carrier.seen.setdefault(x.shape[1] - self.prefix, set()).add(grid)
+            carrier.seen.setdefault(count_of(x) - self.prefix, set()).add(grid)
             carrier.bind(x, grid)
         return grid
 

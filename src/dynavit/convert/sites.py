@@ -80,7 +80,7 @@ class LocatedNorm:
 def find_norms(model: nn.Module) -> list[LocatedNorm]:
     """Every norm of the LayerNorm family, in the order of the model's modules."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    attentions = {path: module for path, module in modules.items() if heads_of(module) is not None and is_attention(module)}
+    attentions = _attentions(modules)
     aliases: dict[int, list[str]] = {}
     for path, module in modules.items():
         aliases.setdefault(id(module), []).append(path)
@@ -97,6 +97,18 @@ def find_norms(model: nn.Module) -> list[LocatedNorm]:
     for item in found:
         item.depth = blocks.get(item.block)
     return found
+
+
+def _attentions(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """Attentions by path; a module that holds one and an MLP beside it is a block, whatever it is called (MaxViT)."""
+    found = {path: module for path, module in modules.items() if heads_of(module) is not None and is_attention(module)}
+    mlps = [path for path, module in modules.items() if is_mlp(path, module)]
+
+    def is_block(path: str) -> bool:
+        inside = f"{path}."
+        return any(other.startswith(inside) for other in found) and any(mlp.startswith(inside) for mlp in mlps)
+
+    return {path: module for path, module in found.items() if not is_block(path)}
 
 
 def heads_of(module: nn.Module) -> int | None:
@@ -185,7 +197,7 @@ def _locate(item: LocatedNorm, modules: dict[str, nn.Module], attentions: dict[s
     for ancestor in ancestors:
         if inside is not None and len(ancestor) >= len(inside):
             continue
-        attention = _attention_beside(ancestor, item.path, attentions)
+        attention = _attention_beside(ancestor, item.path, attentions, inside)
         if attention is not None and not (ancestor in attentions and inside is None):
             item.block, item.place = ancestor, "block"
             item.heads, item.attention = heads_of(attentions[attention]), type(attentions[attention]).__name__
@@ -204,9 +216,19 @@ def _locate(item: LocatedNorm, modules: dict[str, nn.Module], attentions: dict[s
         item.place = "merging"
 
 
-def _attention_beside(block: str, norm: str, attentions: dict[str, nn.Module]) -> str | None:
-    """The attention that shares a block with the norm: not one of many, in a list that the norm stands outside of."""
+def _attention_beside(block: str, norm: str, attentions: dict[str, nn.Module], inside: str | None) -> str | None:
+    """The attention that shares a block with the norm: not one of many, in a list that the norm stands outside of.
+
+    Args:
+        inside: the attention or MLP that the norm stands in.
+    """
     start = f"{block}." if block else ""
+    sequences = [path for path in attentions if path.startswith(start)]
+    if len(sequences) == 1 and inside and inside.rpartition(".")[0] == block:
+        # Two sequences side by side, one with the attention, one the MLP itself.
+        way = sequences[0][len(start) :].split(".")
+        if len(way) == 2 and way[1].isdigit():
+            return sequences[0]
     for path in attentions:
         if not path.startswith(start) or path == block:
             continue

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..norms import Norm
 from ..norms.seat import Seat, seat_norm
 from . import trace as tracing
+from .blocked import BLOCKED
 from .grid import Carrier, attach
 from .linear_bn import LinearThenNorm, is_linear_bn
 from .nothing import nothing_to_swap
@@ -76,15 +77,15 @@ def _replace(model: nn.Module, plan: SwapPlan, norms: dict[str, Norm]) -> None:
         _put(model, row, norm)
     _forbid_fused_layers(model)
     # Norms of an earlier swap that stay are served by the same carrier.
-    prefixes = {}
+    served: dict[str, tuple[int, int]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         hook = hook_of(module)
         if hook is not None and hook.carrier is not None:
             hook.carrier = carrier
-            prefixes[path] = hook.prefix
-    if prefixes:
+            served[path] = (hook.prefix, 4 if hook.layout in BLOCKED else 3)
+    if served:
         first = plan.first or next((path for path, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Unfold)), None)
-        attach(model, carrier, prefixes, first)
+        attach(model, carrier, served, first)
     exempt_norms(model)
     model.swap_plan = plan  # type: ignore[assignment]
 
@@ -145,11 +146,11 @@ def _carry_over(new: nn.Parameter | None, was: Tensor | None) -> None:
 def _hook(norm: Norm, row: SwapRow, carrier: Carrier) -> None:
     ndim = getattr(norm, "ndim", row.ndim) if norm.needs_grid else 0
     hook = SiteHook(row.path, row.layout, row.num_prefix_tokens, carrier if ndim == 2 else None, sequence=ndim == 1)
-    other_order = row.layout in ("channels_first", "sequence_first")
+    other_order = row.layout in ("channels_first", "sequence_first") or (ndim and row.layout in BLOCKED)
     if ndim or other_order:
         norm.register_forward_pre_hook(hook.before, with_kwargs=True)
     if other_order:
-        norm.register_forward_hook(hook.after)
+        norm.register_forward_hook(hook.after, with_kwargs=True)
 
 
 def _put(model: nn.Module, row: SwapRow, norm: Norm) -> None:

@@ -159,23 +159,21 @@ class _Watcher:
         self.latest[item.block] = call
 
 
-def place_of(
-    trace: Trace, path: str, grid: grids.Grid, prefix: int, channels_first: bool, cells: list[grids.Grid]
-) -> list[tuple[float, grids.Grid]]:
+def place_of(trace: Trace, tokens: Tensor, cells: list[grids.Grid]) -> list[tuple[float, grids.Grid]]:
     """For each cell (at most BATCH), the part of the image that the token there depends on.
+
+    Args:
+        tokens: the input of a norm as a map, (b, rows, cols, c).
 
     Returns (share, place): `place` is the cell of the image that moves the token most, `share` how much the image within one
     cell of the expected place moves it, relative to that. Empty if it cannot be measured.
     """
-    source = trace.tensors.get(path)
-    if source is None or source.is_meta or not source.requires_grad or trace.image is None:
+    if tokens.is_meta or not tokens.requires_grad or trace.image is None:
         return []
-    total = source.new_zeros(())
+    grid = (tokens.shape[1], tokens.shape[2])
+    total = tokens.new_zeros(())
     for sample, (row, col) in enumerate(cells):
-        if source.dim() == 3:
-            token = source[sample, prefix + row * grid[1] + col]
-        else:
-            token = source[sample, :, row, col] if channels_first else source[sample, row, col]
+        token = tokens[sample, row, col]
         # A random direction: the sum over channels of something LayerNorm has centred does not move.
         direction = torch.randn(token.shape, generator=torch.Generator().manual_seed(0)).to(token)
         total = total + (token * direction).sum()
@@ -191,6 +189,20 @@ def place_of(
             at = int(energy[sample].flatten().argmax())
             places.append((float(near) / most, (at // grid[1], at % grid[1])))
     return places
+
+
+def same_places(earlier: Tensor, later: Tensor) -> bool:
+    """Whether tokens (b, m, n, c) still stand where they stood earlier: each depends on itself most, as residual paths make it.
+
+    Much cheaper than the way back to the image, if little lies between the two.
+    """
+    picks = [(later.shape[1] // 3, 2 * later.shape[2] // 3), (2 * later.shape[1] // 3, later.shape[2] // 4)]
+    total = torch.stack([later[sample, m, n].sin().sum() for sample, (m, n) in enumerate(picks)]).sum()
+    (slope,) = torch.autograd.grad(total, earlier, retain_graph=True, allow_unused=True)
+    if slope is None:
+        return False
+    energy = slope.double().square().sum(-1)
+    return all(bool(energy[sample, m, n] > 0.5 * energy[sample].max()) for sample, (m, n) in enumerate(picks))
 
 
 def grid_and_prefix(tokens: int, maps: list[grids.Grid], expected_prefix: int) -> tuple[grids.Grid, int] | None:

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..norms.factory import norm_class_of, options_of
 from ..norms.seat import misfit
 from . import trace as tracing
-from .grid import Grid, MissingGridError, halvings, spelled
+from .blocked import BLOCKED, on_grid, side_of
+from .grid import FORWARD, Grid, MissingGridError, Page, halvings, spelled
 from .plan import AxisOrder, SwapPlan
 from .sites import LocatedNorm, static_prefix
+
+LEAST = 0.1  # share of the image at a token's own place, below which the token is taken to lie elsewhere
 
 
 class Trouble(Exception):
@@ -41,6 +44,7 @@ class Viewer:
         self.is_image = any(isinstance(module, nn.Conv2d | nn.Unfold) for module in model.modules())
         self.checked: dict[Any, str] = {}  # trouble with the order of tokens, by what a norm sees
         self.disorder = ""
+        self.latest: tuple[Tensor, View] | None = None  # the input of the last norm that saw blocks
 
     def view(self, item: LocatedNorm, calls: list[tracing.Call]) -> View:
         """The view that all calls of a norm agree on."""
@@ -53,7 +57,7 @@ class Viewer:
         if len(views) > 1:
             raise Trouble(f"is called in different ways: {', '.join(str(call.shape) for call in calls)}")
         view = next(iter(views.values()))
-        if self.needs_grid and view.ndim == 2 and view.grid is not None:
+        if self.needs_grid and view.ndim == 2 and view.grid is not None and view.layout not in BLOCKED:
             self._check_order(item, view)
         return view
 
@@ -83,19 +87,62 @@ class Viewer:
             raise Trouble(f"{self.plan.norm} {trouble}")
 
     def _map(self, item: LocatedNorm, call: tracing.Call) -> View:
-        """(b, rows, cols, c) or (b, c, rows, cols)"""
+        """(b, rows, cols, c), (b, c, rows, cols), or blocks of the image"""
         shape = call.shape
         first = bool(call.is_ln_first and not call.is_ln) if call.is_ln is not None else item.old.channels_first
         size = (shape[2], shape[3]) if first else (shape[1], shape[2])
+        layout: AxisOrder = "channels_first" if first else "map"
         if self.mixes or self.needs_grid:
             if item.place == "per head":
                 raise Trouble(f"normalises queries or keys {shape} of each head, which lie on no grid")
-            known = {*call.maps, *(half for grid in call.maps for half in halvings(grid))}
-            if shape[0] != tracing.BATCH or size not in known:
-                raise Trouble(f"sees {shape}, which is not a feature map of the image: tokens are cut into windows or heads")
             if size == (1, 1):
                 raise Trouble("sees one cell only, there is nothing to mix")
-        return View("channels_first" if first else "map", size, 0, 2)
+            known = {*call.maps, *(half for grid in call.maps for half in halvings(grid))}
+            is_map = shape[0] == tracing.BATCH and size in known
+            blocks = [] if first or shape[0] != tracing.BATCH or (is_map and not self.needs_grid) else self._blocks(call)
+            if blocks:
+                return self._best(item, [View(layout, size, 0, 2), *blocks] if is_map else blocks)
+            if not is_map:
+                raise Trouble(
+                    f"sees {shape}, which is neither a feature map of the image nor square blocks of one: "
+                    "tokens are cut into windows or heads"
+                )
+        return View(layout, size, 0, 2)
+
+    def _blocks(self, call: tracing.Call) -> list[View]:
+        """The views of (b, m, n, c) as blocks of a feature map, as far as numbers go."""
+        try:
+            grid = Page(FORWARD, maps=call.maps).grid_of(call.shape[1] * call.shape[2])
+        except MissingGridError:  # several maps have as many cells
+            return []
+        layouts = BLOCKED if min(call.shape[1:3]) > 1 else BLOCKED[:1]  # one block, or one cell in each: all the same
+        return [View(each, grid, 0, 2) for each in layouts if grid is not None and side_of(each, call.shape, grid) is not None]
+
+    def _best(self, item: LocatedNorm, views: list[View]) -> View:
+        """The view by which tokens depend most on the image at their own place. Shapes alone do not tell."""
+        assert self.trace is not None
+        source = self.trace.tensors[item.path]
+        if source.is_meta and views[0].layout == "map":
+            return views[0]
+        if source.is_meta or not source.requires_grad:
+            raise Trouble(
+                f"sees {tuple(source.shape)}, and how blocks of the image lie there cannot be measured on {source.device}"
+            )
+        if self.latest is not None:
+            before, view = self.latest
+            if before.shape == source.shape and view in views and tracing.same_places(before, source):
+                self.latest = source, view
+                return view
+        shares = [min((share for share, _ in self._places(item, view, self._cells(view, 4))), default=0.0) for view in views]
+        if views[0].layout == "map":  # what most models have needs less evidence
+            shares[0] = max(2 * shares[0], LEAST)
+        best = max(range(len(views)), key=lambda index: shares[index])
+        if shares[best] < LEAST:
+            raise Trouble(
+                f"sees {tuple(source.shape)}, and in no order of square blocks do its tokens depend on the image at their place"
+            )
+        self.latest = source, views[best]
+        return views[best]
 
     def _sequence(self, shape: tuple[int, ...]) -> View:
         """(b, t, c) or (t, b, c), of a model that takes no images."""
@@ -159,12 +206,11 @@ class Viewer:
             raise Trouble(self.checked[key])
 
     def _order_trouble(self, item: LocatedNorm, view: View, least: float) -> str:
-        assert self.trace is not None and view.grid is not None
-        rows, cols = view.grid
+        assert view.grid is not None
         if view.layout == "sequence_first" or math.prod(view.grid) <= 4:
             return ""
-        cells = [(rows // 4, 3 * cols // 4), (3 * rows // 4, cols // 4)]
-        places = tracing.place_of(self.trace, item.path, view.grid, view.prefix, view.layout == "channels_first", cells)
+        cells = self._cells(view, 2)
+        places = self._places(item, view, cells)
         if not places and self.plan.patch is not None:
             return "the place of its tokens in the image cannot be measured"
         # In deep layers attention has mixed everything with everything. Only a token that hardly depends on its own place
@@ -176,3 +222,26 @@ class Viewer:
                     f"the one that should be at {cell} depends on the image at {place}"
                 )
         return ""
+
+    def _cells(self, view: View, count: int) -> list[Grid]:
+        """Cells away from the diagonals, where rows and columns cannot be taken for each other."""
+        assert view.grid is not None
+        rows, cols = view.grid
+        eighths = [(2, 6), (6, 2), (1, 3), (5, 4)][:count]
+        return [(rows * down // 8, cols * across // 8) for down, across in eighths]
+
+    def _places(self, item: LocatedNorm, view: View, cells: list[Grid]) -> list[tuple[float, Grid]]:
+        assert self.trace is not None and view.grid is not None
+        source = self.trace.tensors[item.path]
+        if view.layout in BLOCKED:
+            side = side_of(view.layout, source.shape, view.grid)
+            assert side is not None
+            tokens = on_grid(source, view.layout, view.grid, side)
+        elif view.layout == "channels_first":
+            tokens = source.permute(0, 2, 3, 1)
+        else:
+            tokens = source if source.dim() == 4 else source[:, view.prefix :].unflatten(1, view.grid)
+        places: list[tuple[float, Grid]] = []
+        for start in range(0, len(cells), tracing.BATCH):
+            places += tracing.place_of(self.trace, tokens, cells[start : start + tracing.BATCH])
+        return places

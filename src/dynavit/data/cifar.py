@@ -41,13 +41,13 @@ def _open(
 ) -> DataSet:
     if data_dir is None:
         raise ValueError(f"{name} is not part of the package: say where it is with --data-dir")
-    found = _find(name, data_dir)
+    found = find_cifar(name, data_dir)
     if found is None and config.download:
         ensure_torchvision()
         from torchvision import datasets
 
         getattr(datasets, torchvision_name)(data_dir, download=True)
-        found = _find(name, data_dir)
+        found = find_cifar(name, data_dir)
     if found is None:
         raise FileNotFoundError(f"{name}: {_what_is_missing(name, data_dir)}; give the folder that holds it, or --download")
     version, folder = found
@@ -59,7 +59,7 @@ def _open(
     return configured(DataSet(name, {"train": train, "test": test}, names, train.size, mean, std), config)
 
 
-def _find(name: str, data_dir: Path) -> tuple[Version, Path] | None:
+def find_cifar(name: str, data_dir: Path) -> tuple[Version, Path] | None:
     """The version that is there and its folder: `data_dir` itself or a folder in it."""
     places = ((version, folder) for version in VERSIONS[name] for folder in (data_dir / version.folder, data_dir))
     return next((place for place in places if not _missing(*place)), None)

@@ -1,4 +1,7 @@
-"""Images in folders, one for each class: `train/<class>/...`, `val/<class>/...`, and where there is one `test/<class>/...`."""
+"""Images in folders, one for each class: `train/<class>/...`, `val/<class>/...`, and where there is one `test/<class>/...`.
+
+Class folders without a split above them are all for training.
+"""
 
 import os
 from collections.abc import Sequence
@@ -23,12 +26,15 @@ AnyFiles = TypeVar("AnyFiles", FileSplit, MapSplit)
 
 
 def open_folder(data_dir: Path | None, config: DataConfig) -> DataSet:
-    """train/<class>/image and val/<class>/image.
+    """train/<class>/image and val/<class>/image, or only <class>/image.
 
     Classes are the names of folders in alphabetical order, and the same in every split. Without `val/` (or `validation/`) some
     of train is cut off; without `train/` the set is for evaluation only.
     """
-    files = list_images("folder", data_dir)
+    if data_dir is not None and data_dir.is_dir() and not split_folders(data_dir) and holds_classes(data_dir):
+        files = {"train": images_by_class(data_dir)}
+    else:
+        files = list_images("folder", data_dir)
     classes = same_classes("folder", files)
     return photo_data_set("folder", as_splits(files, classes), classes, config)
 
@@ -40,18 +46,39 @@ def list_images(name: str, data_dir: Path | None) -> dict[str, dict[str, list[st
     if not data_dir.is_dir():
         raise ValueError(f"data {name}: there is no folder {data_dir}")
     found = {}
-    for split, folders in SPLITS.items():
-        there = [data_dir / folder for folder in folders if (data_dir / folder).is_dir()]
+    for split, there in split_folders(data_dir).items():
         if len(there) > 1:
             raise ValueError(f"data {name}: both {there[0]} and {there[1]} could be the validation split; rename one of them")
-        for folder in there:
-            found[split] = images_by_class(folder)
+        found[split] = images_by_class(there[0])
     if not {"train", "val"} & set(found):
         raise ValueError(
             f"data {name}: {data_dir} holds neither train/ nor val/, only {some(sorted(p.name for p in data_dir.iterdir()))}; "
             f"expected images at {data_dir / 'train' / '<class>' / 'image.jpg'}"
         )
     return found
+
+
+def split_folders(data_dir: Path) -> dict[str, list[Path]]:
+    """The folders of each split that has one; two where it is not clear which is meant."""
+    found = {
+        split: [data_dir / folder for folder in folders if (data_dir / folder).is_dir()] for split, folders in SPLITS.items()
+    }
+    return {split: there for split, there in found.items() if there}
+
+
+def holds_classes(directory: Path) -> bool:
+    """Whether the folders of a directory are those of classes: at least two, and images lie in all of them.
+
+    Images further down do not count: those are more likely splits by other names.
+    """
+    folders = class_folders(directory)
+    return len(folders) > 1 and all(any(_is_image(each.name) for each in (directory / folder).iterdir()) for folder in folders)
+
+
+def class_folders(directory: Path) -> list[str]:
+    """Names of its folders, in alphabetical order."""
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def same_classes(name: str, files: dict[str, dict[str, list[str]]]) -> list[str]:
@@ -93,8 +120,7 @@ def some(names: Sequence[str], at_most: int = 5) -> str:
 
 def images_by_class(split: Path) -> dict[str, list[str]]:
     """Paths below each folder of `split`, all in alphabetical order. Every folder has images."""
-    with os.scandir(split) as entries:
-        folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    folders = class_folders(split)
     if not folders:
         raise ValueError(f"{split} holds no folders; expected one for each class, as in {split / '<class>' / 'image.jpg'}")
     found = {folder: _images(split / folder) for folder in folders}
@@ -103,11 +129,20 @@ def images_by_class(split: Path) -> dict[str, list[str]]:
     return found
 
 
+def has_image(folder: Path) -> bool:
+    return any(_is_image(file) for _, _, files in os.walk(folder, followlinks=True) for file in files)
+
+
+def _is_image(file: str) -> bool:
+    """By its name. Hidden files, which systems leave behind, do not count."""
+    return file.lower().endswith(EXTENSIONS) and not file.startswith(".")
+
+
 def _images(folder: Path) -> list[str]:
-    """Images in a folder and those below it, in torchvision's order. Hidden files, which systems leave behind, do not count."""
+    """Images in a folder and those below it, in torchvision's order."""
     return [
         os.path.join(place, file)  # noqa: PTH118  (six times as fast as Path)
         for place, _, files in sorted(os.walk(folder, followlinks=True))
         for file in sorted(files)
-        if file.lower().endswith(EXTENSIONS) and not file.startswith(".")
+        if _is_image(file)
     ]

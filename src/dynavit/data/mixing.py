@@ -61,8 +61,8 @@ def step_mixer(classes: int, how: LoaderOptions) -> Callable[[list[Batch], int, 
     """(micro-batches of this process, epoch, step) -> the same, mixed if training asks for it."""
     if not (how.train and Mixer.wanted(how.augment)):
         return lambda batches, epoch, step: batches
-    mixer, first = Mixer(classes, how.augment, how.seed), how.rank * how.accumulate
-    return lambda batches, epoch, step: [mixer(batch, epoch, step, first + i) for i, batch in enumerate(batches)]
+    mixer = Mixer(classes, how.augment, how.seed)
+    return lambda batches, epoch, step: [mixer(batch, epoch, step, i * how.world + how.rank) for i, batch in enumerate(batches)]
 
 
 def draw_strength(augment: AugmentConfig, random: np.random.Generator) -> tuple[bool, float]:

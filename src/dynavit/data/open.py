@@ -13,6 +13,7 @@ from ..common.registry import Registry, nearest_match_error
 from .config import DataConfig
 from .configured import configured
 from .dataset import DataSet
+from .recognise import data_name
 
 Opener = TypeVar("Opener", bound=Callable[..., Data])
 
@@ -52,11 +53,14 @@ def register_data(name: str) -> Callable[[Opener], Opener]:
 def open_data(name: str, data_dir: Path | None = None, config: DataConfig | None = None) -> Any:
     """Open a data set by its name in `list_data()`, or by a scheme string of timm (hfds/..., wds/..., torch/...).
 
+    "auto" looks at what the directory holds.
+
     Returns:
         a `common.data.Data`; sets of images are a `DataSet`.
     """
     config = config or DataConfig()
     data_dir = Path(data_dir).expanduser() if data_dir is not None else None
+    name = data_name(name, data_dir)
     if "/" in name:
         from .timm_scheme import open_scheme
 

@@ -49,9 +49,13 @@ def epoch_draws(samples: int, seed: int, epoch: int, repeats: int = 1) -> Tensor
 
 
 def step_parts(draws: Tensor, batch_size: int, step: int, rank: int = 0, world: int = 1, accumulate: int = 1) -> list[Part]:
-    """The micro-batches of this process in one step: draws[step * batch_size : ...] cut as evenly as possible."""
+    """The micro-batches of this process in one step: draws[step * batch_size : ...] cut as evenly as possible.
+
+    First into micro-batches and those into processes: norms with batch statistics normalise what all processes see at a time,
+    and that is to be the same whatever their number.
+    """
     whole = draws[step * batch_size : (step + 1) * batch_size]
-    pieces = whole.tensor_split(world * accumulate)[rank * accumulate : (rank + 1) * accumulate]
+    pieces = [micro_batch.tensor_split(world)[rank] for micro_batch in whole.tensor_split(accumulate)]
     return [Part(piece if len(piece) else whole[:1], len(piece), len(whole)) for piece in pieces]
 
 

@@ -15,21 +15,28 @@ import os
 import pickle
 import secrets
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..common.files import force_to_disk, write_json
+from ..common.files import force_to_disk, write_json, writing
 
 MODEL, EMA, TASK = "model.safetensors", "ema.safetensors", "task.safetensors"
 STATE, MANIFEST = "state.pt", "manifest.json"
 FORMAT = "dynavit checkpoint 1"
+
+MOVES = 20  # of a checkpoint that is being read, before something else must be wrong
+BETWEEN_RENAMES = 0.05  # seconds: in a run that is training, nothing may stand at a checkpoint's name for a moment
+
+T = TypeVar("T")
 
 
 class DamagedCheckpointError(ValueError):
@@ -54,10 +61,10 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run. Only one process writes them."""
+    """The checkpoints of one run. Only one process writes them. `depends_on`: facts that each of them carries."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, depends_on: Mapping[str, Any] | None = None) -> None:
+        self.directory, self.depends_on = directory, depends_on
         self.last, self.previous, self.best = (directory / name for name in ("last", "previous", "best"))
         self.loaded: Path | None = None
 
@@ -65,7 +72,7 @@ class Checkpoints:
         """Make this the last one, and the last one the previous."""
         self._remove_remains()
         fresh = self._temporary()
-        write_checkpoint(fresh, snapshot)
+        write_checkpoint(fresh, snapshot, self.depends_on)
         if self.last.exists():
             if self.previous.exists():
                 self.previous.rename(self._temporary())
@@ -77,10 +84,12 @@ class Checkpoints:
     def mark_best(self, source: Path | None = None) -> None:
         """Make the last one also the best one. No bytes are copied where the file system knows hard links."""
         fresh = self._temporary()
-        fresh.mkdir()
-        for file in sorted((source or self.last).iterdir()):
-            _link_or_copy(file, fresh / file.name)
-        force_to_disk(fresh)
+        with _removed_if_unfinished(fresh):
+            fresh.mkdir()
+            for file in sorted((source or self.last).iterdir()):
+                with writing(fresh / file.name):
+                    _link_or_copy(file, fresh / file.name)
+            force_to_disk(fresh)
         if self.best.exists():
             self.best.rename(self._temporary())
         fresh.rename(self.best)
@@ -131,32 +140,84 @@ class Checkpoints:
             shutil.rmtree(path)
 
 
-def write_checkpoint(path: Path, snapshot: Snapshot) -> None:
+def write_checkpoint(path: Path, snapshot: Snapshot, depends_on: Mapping[str, Any] | None = None) -> None:
     """Files of a checkpoint in a new directory, forced to disk, the manifest last."""
-    path.mkdir()
-    for name, tensors in ((MODEL, snapshot.model), (EMA, snapshot.ema), (TASK, snapshot.task)):
-        if tensors is not None:
-            save_file(_separate(tensors), path / name, metadata={"format": "pt"})
-    torch.save(snapshot.state, path / STATE)
-    files = {}
-    for file in sorted(path.iterdir()):
-        force_to_disk(file)
-        files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
-    write_json(path / MANIFEST, {"format": FORMAT, "step": snapshot.state["step"], "files": files})
+    with _removed_if_unfinished(path):
+        path.mkdir()
+        for name, tensors in ((MODEL, snapshot.model), (EMA, snapshot.ema), (TASK, snapshot.task)):
+            if tensors is not None:
+                with writing(path / name, SafetensorError):
+                    save_file(_separate(tensors), path / name, metadata={"format": "pt"})
+        with writing(path / STATE, RuntimeError):
+            torch.save(snapshot.state, path / STATE)
+        files = {}
+        for file in sorted(path.iterdir()):
+            force_to_disk(file)
+            files[file.name] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+        about = {} if depends_on is None else {"depends_on": depends_on}
+        write_json(path / MANIFEST, {"format": FORMAT, "step": snapshot.state["step"], "files": files, **about})
+
+
+@contextmanager
+def _removed_if_unfinished(path: Path) -> Iterator[None]:
+    """Half a checkpoint is of no use, and takes the space that a full disk does not have."""
+    try:
+        yield
+    except BaseException:  # KeyboardInterrupt too
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """{"format", "step", "files": {name: {"bytes", "sha256"}}}, not compared with the files; see `verify_checkpoint`."""
+    """{"format", "step", "files": {name: {"bytes", "sha256"}}, "depends_on": what the run gave, if anything}, not compared
+    with the files; see `verify_checkpoint`."""
     return json.loads((path / MANIFEST).read_text())
 
 
-def checkpoint_step(path: Path) -> int:
-    """Number of steps that were done before this checkpoint."""
-    return int(read_manifest(path)["step"])
+def has_average(path: Path) -> bool:
+    """Whether it holds averaged weights; those are then the usual ones."""
+    return unmoved(path, lambda: EMA in read_manifest(path)["files"])
+
+
+def unmoved(path: Path, read: Callable[[], T]) -> T:
+    """The result of `read`, which reads files of the checkpoint `path`, all of them of the same one.
+
+    A run in training renames its checkpoints and makes new ones, and never changes one; so one that still stands in its place
+    afterwards was read from beginning to end. Otherwise it is read again.
+    """
+    if os.name != "posix":
+        return read()  # directories cannot be opened there
+    for _ in range(MOVES):
+        try:
+            directory = os.open(path, os.O_RDONLY)  # held open, so that no new directory gets its number
+        except FileNotFoundError:
+            time.sleep(BETWEEN_RENAMES)
+            continue
+        try:
+            result = read()
+            if _stands_at(directory, path):
+                return result
+        except (DamagedCheckpointError, FileNotFoundError):
+            if _stands_at(directory, path):
+                raise
+        finally:
+            os.close(directory)
+    raise DamagedCheckpointError(f"{path} cannot be read: it is replaced all the time, or gone; try again")
+
+
+def _stands_at(directory: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(directory), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def read_checkpoint(path: Path) -> Snapshot:
     """A whole checkpoint, after comparing every file with the manifest. DamagedCheckpointError names what is wrong."""
+    return unmoved(path, lambda: _read_checkpoint(path))
+
+
+def _read_checkpoint(path: Path) -> Snapshot:
     files = verify_checkpoint(path)
     try:
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)

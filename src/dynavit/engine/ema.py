@@ -59,7 +59,8 @@ class Ema:
 
     def load(self, state: dict[str, Tensor], updates: int) -> None:
         for name, tensor in self.average.items():
-            assign(tensor, state[name])
+            if name in state:  # else of an earlier version, as in `Trainer.resume`
+                assign(tensor, state[name])
         self.updates = updates
 
     def _pairs(self, names: list[str]) -> tuple[list[Tensor], list[Tensor]]:

@@ -19,25 +19,38 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.files import with_nulls
+from ..common.files import with_nulls, writing
+from ..common.json_lines import end_of_whole_lines, json_lines
 from ..runs.directory import RunDirectory
 from .optional import optional_methods
 from .task_state import module_path
 
 
 class Log:
-    """The lines, and TensorBoard's files if wanted."""
+    """The lines, and TensorBoard's files if wanted.
+
+    Attributes:
+        problem: what is missing of the lines that were there at the checkpoint; None if nothing is.
+    """
 
     def __init__(self, run: RunDirectory, step: int, size: int, tensorboard: bool = False) -> None:
-        """Go on after `step`, when the file had `size` bytes; what was written later is cut off."""
+        """Go on after `step`, when the file had `size` bytes; what was written later is cut off, and so is half a line."""
         self.board = _open_tensorboard(run.tensorboard, step) if tensorboard else None
         self.file = run.metrics_file.open("ab")
-        self.file.truncate(min(size, run.metrics_file.stat().st_size))
+        kept = end_of_whole_lines(run.metrics_file, min(size, run.metrics_file.stat().st_size))
+        self.file.truncate(kept)
+        self.problem: str | None = None
+        if kept < size:
+            self.problem = (
+                f"{run.metrics_file.name} had {size} bytes at step {step} and {kept} of them are left: lines before that step "
+                "are lost, the weights are not concerned"
+            )
 
     def write(self, record: dict[str, Any]) -> None:
         line = json.dumps(with_nulls(record), ensure_ascii=False, allow_nan=False)
-        self.file.write(line.encode() + b"\n")
-        self.file.flush()
+        with writing(self.file.name):
+            self.file.write(line.encode() + b"\n")
+            self.file.flush()
         if self.board is not None:
             for name, value in _curves(record):
                 self.board.add_scalar(name, value, record["step"])
@@ -48,14 +61,16 @@ class Log:
         return os.fstat(self.file.fileno()).st_size
 
     def close(self) -> None:
-        self.file.close()
+        with writing(self.file.name):
+            self.file.close()
         if self.board is not None:
             self.board.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics.jsonl; a run that is still writing may have begun another."""
-    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    """The complete lines of a metrics.jsonl; a run that is still writing may have begun another, and damaged ones are left
+    out."""
+    return [line for line in json_lines(path) if line is not None]
 
 
 def _curves(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -94,8 +109,13 @@ def module_scalars(task: nn.Module) -> dict[str, dict[str, list[float | None]]]:
 
 
 def _open_tensorboard(directory: Path, step: int) -> Any:
+    return require_tensorboard()(str(directory), purge_step=step + 1)
+
+
+def require_tensorboard() -> Any:
+    """TensorBoard's writer; ValueError says how to install it."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ValueError("engine.tensorboard needs TensorBoard: pip install 'dynavit[track]'") from error
-    return SummaryWriter(str(directory), purge_step=step + 1)
+    return SummaryWriter

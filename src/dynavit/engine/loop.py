@@ -5,8 +5,9 @@ step and random numbers seeded by (seed, step, rank, micro-batch): so a checkpoi
 data, and a run that was killed goes on as if nothing had happened.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..common.batch import Batch
@@ -29,12 +30,14 @@ class Summary:
 
     Attributes:
         steps: done in all.
+        directory: of the run.
         best: {"value", "step", "weights"} of the best validation, None without one.
         nothing_to_do: the run had been finished before.
     """
 
     steps: int
     best: dict[str, Any] | None
+    directory: Path
     nothing_to_do: bool = False
 
 
@@ -48,11 +51,13 @@ def train(
     processes: Processes,
     resume: bool = False,
     progress: Progress | None = None,
+    depends_on: Mapping[str, Any] | None = None,
 ) -> Summary:
     """Train the task as planned and leave metrics and checkpoints in the run's directory.
 
     `resume` goes on from the newest good checkpoint, or from the start if there is none; give the same task, loaders and plan.
-    SIGINT and SIGTERM write a checkpoint first. Global random number generators are reseeded all the time.
+    SIGINT and SIGTERM write a checkpoint first. Global random number generators are reseeded all the time. Every checkpoint
+    carries `depends_on`, the options and the like that it is to be resumed with.
     """
     progress = progress if processes.is_main and progress is not None else Progress()
     engine, total = plan.engine, round(plan.epochs * train.steps)
@@ -64,11 +69,13 @@ def train(
         if before["steps"] != total:
             raise ValueError(f"the run in {run.path} was finished after {before['steps']} steps; {total} would need a new run")
         progress.note(f"the run in {run.path} is finished, nothing to do")
-        return Summary(before["steps"], before["best"], nothing_to_do=True)
+        return Summary(before["steps"], before["best"], run.path, nothing_to_do=True)
     trainer = Trainer(task, plan, train.steps, total, processes)
-    checkpoints = Checkpoints(run.checkpoints)
+    checkpoints = Checkpoints(run.checkpoints, depends_on)
     if resume:
         trainer.resume(checkpoints, progress.note)
+        if trainer.step:
+            progress.note(f"going on after step {trainer.step} of {total}, epoch {trainer.step / train.steps:.4g}")
     log = Log(run, trainer.step, trainer.log_size, engine.tensorboard) if processes.is_main else None
     # Each note is written once in a run. The log, cut back to the checkpoint, knows which ones were.
     told = {line["text"] for line in read_log(run.metrics_file) if line["kind"] == "note"} if log is not None else set()
@@ -93,6 +100,8 @@ def train(
             note(message)
         broken.clear()
 
+    if log is not None and log.problem is not None:
+        note(log.problem)
     compiled = Compiled(task.model, engine.compile, note)
 
     def validate(weights: str) -> None:
@@ -112,7 +121,7 @@ def train(
         processes.barrier()
 
     # ---- Steps
-    progress.metrics = task.metrics
+    progress.metrics, progress.steps_per_epoch = task.metrics, train.steps
     progress.begin(trainer.step, total)
     try:
         with Interrupt() as interrupt, trainer.deferred_statistics():
@@ -155,7 +164,7 @@ def train(
         if processes.is_main:
             run.mark_finished({"steps": total, "best": trainer.best})
         processes.barrier()
-        return Summary(total, trainer.best)
+        return Summary(total, trainer.best, run.path)
     finally:
         compiled.undo()
         progress.end()

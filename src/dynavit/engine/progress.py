@@ -2,16 +2,18 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich import progress as rich_progress
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..common.labelled import labelled_lines
 from ..common.metric import Metric
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_TO_ESTIMATE = 3.0  # of training, before its length is told; what ends sooner needs no telling
 
 
 class Progress:
@@ -19,9 +21,14 @@ class Progress:
 
     Attributes:
         metrics: of the task that is trained, the main one first; set before `begin`.
+        steps_per_epoch: of a training; set before `begin`.
     """
 
     metrics: Sequence[Metric] = ()
+    steps_per_epoch: int | None = None
+
+    def overview(self, facts: Callable[[], Mapping[str, str]]) -> None:
+        """Facts about what begins: data, model, device, where it writes. They are only asked for where they are shown."""
 
     def begin(self, done: int, total: int) -> None:
         """Steps done before, and in all."""
@@ -39,7 +46,65 @@ class Progress:
         """Also after an exception."""
 
 
-class Lines(Progress):
+class Shown(Progress):
+    """A progress that is seen; subclasses say how a line is shown."""
+
+    estimate: "Estimate | None" = None
+    begun = False  # whether the overview was shown
+
+    def overview(self, facts: Callable[[], Mapping[str, str]]) -> None:
+        if self.begun:  # a verb within another, such as the evaluation at the end of a training
+            return
+        self.begun = True
+        for line in labelled_lines(facts()):
+            self.line(line)
+
+    def begin(self, done: int, total: int) -> None:
+        self.estimate = Estimate(done, total, self.steps_per_epoch) if self.steps_per_epoch else None
+
+    def step(self, done: int) -> None:
+        if self.estimate is not None and (text := self.estimate.after(done)):
+            self.estimate = None
+            self.line(text)
+
+    def note(self, text: str) -> None:
+        self.line(f"note: {text}")
+
+    def line(self, text: str) -> None:
+        raise NotImplementedError
+
+
+class Estimate:
+    """The time of an epoch, told once, by the first steps after the very first, which also pays for what happens once."""
+
+    def __init__(self, done: int, total: int, steps_per_epoch: int) -> None:
+        self.done, self.total, self.steps_per_epoch = done, total, steps_per_epoch
+        self.began: float | None = None
+
+    def after(self, done: int) -> str | None:
+        """A line about it, as soon as there is something to go by."""
+        now = time.monotonic()
+        if self.began is None:
+            self.began, self.done = now, done
+        spent, steps = now - self.began, done - self.done
+        if spent < SECONDS_TO_ESTIMATE or steps < 2:
+            return None
+        epoch, left = spent / steps * self.steps_per_epoch, spent / steps * (self.total - done)
+        return f"about {duration(epoch)} per epoch without validation, {duration(left)} to go"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(45), duration(600), duration(9000), duration(400000)
+    ('45 s', '10 min', '2.5 h', '4.6 days')
+    """
+    for unit, length in (("days", 86400), ("h", 3600)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+class Lines(Shown):
     """Plain lines: every evaluation and note, and at most one line in ten seconds about training."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -47,6 +112,7 @@ class Lines(Progress):
         self.total, self.next_line = 0, 0.0
 
     def begin(self, done: int, total: int) -> None:
+        super().begin(done, total)
         self.total, self.next_line = total, 0.0
 
     def logged(self, record: dict[str, Any]) -> None:
@@ -55,17 +121,14 @@ class Lines(Progress):
             return
         if record["kind"] == "train":
             self.next_line = now + SECONDS_BETWEEN_LINES
-        self._print(f"step {record['step']}/{self.total}, epoch {record['epoch']:.4g}: {summary(record)}")
+        self.line(f"step {record['step']}/{self.total}, epoch {record['epoch']:.4g}: {summary(record)}")
 
-    def note(self, text: str) -> None:
-        self._print(f"note: {text}")
-
-    def _print(self, line: str) -> None:
-        self.stream.write(line + "\n")
+    def line(self, text: str) -> None:
+        self.stream.write(text + "\n")
         self.stream.flush()
 
 
-class Bar(Progress):
+class Bar(Shown):
     """A progress bar with time left, loss, learning rate, images per second and the last evaluation."""
 
     def __init__(self, console: Console) -> None:
@@ -83,18 +146,20 @@ class Bar(Progress):
         self.task = self.bar.add_task("train", total=None, visible=False, epoch="", train="", val="")
 
     def begin(self, done: int, total: int) -> None:
+        super().begin(done, total)
         self.bar.update(self.task, completed=done, total=total, visible=True)
         self.bar.start()
 
     def step(self, done: int) -> None:
+        super().step(done)
         self.bar.update(self.task, completed=done)
 
     def logged(self, record: dict[str, Any]) -> None:
         fields: dict[str, Any] = {"train" if record["kind"] == "train" else "val": summary(record)}
         self.bar.update(self.task, epoch=f"epoch {record['epoch']:.4g}", **fields)
 
-    def note(self, text: str) -> None:
-        self.bar.console.print(f"note: {text}", markup=False, highlight=False)
+    def line(self, text: str) -> None:
+        self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self.bar.stop()

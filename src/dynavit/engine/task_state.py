@@ -6,6 +6,7 @@ gradients), saved and resumed like the model, under names that begin with "task:
 
 from torch import Tensor, nn
 
+from ..common.newer_state import newer_names
 from .contract import Task
 
 MODEL_PREFIX, OWN_PREFIX = "model.", "task:"
@@ -25,6 +26,11 @@ def own_state(task: Task) -> dict[str, Tensor]:
     """The state that is not the model's; empty for most tasks."""
     state = task.state_dict()
     return {_name(name): tensor for name, tensor in state.items() if not name.startswith(MODEL_PREFIX)}
+
+
+def may_lack(task: Task) -> set[str]:
+    """Names of state that checkpoints of earlier versions are without."""
+    return {_name(name) for name in newer_names(task)}
 
 
 def module_path(path: str) -> str:

@@ -23,7 +23,7 @@ from .processes import Processes
 from .schedule import lr_at
 from .seeding import seed_everything
 from .sharded import assign, gathered, whole_number
-from .task_state import own_state
+from .task_state import may_lack, own_state
 
 
 class Trainer:
@@ -222,10 +222,10 @@ class Trainer:
         self.step, self.best, self.log_size = state["step"], state["best"], state["log_size"]
         if self.processes.is_main:
             checkpoints.settle(self.is_best)
-        for name, tensor in self.task.model.state_dict().items():
-            assign(tensor, snapshot.model[name])
-        for name, tensor in own_state(self.task).items():
-            assign(tensor, (snapshot.task or {})[name])
+        stored = snapshot.model | (snapshot.task or {})
+        for name, tensor in (self.task.model.state_dict() | own_state(self.task)).items():
+            if name in stored:  # else of an earlier version, see `_check_fits`
+                assign(tensor, stored[name])
         if self.ema is not None and snapshot.ema is not None:
             self.ema.load(snapshot.ema, state["ema_updates"])
         load_optimiser_state(self.optimiser, self.task, state["optimiser"])
@@ -238,6 +238,8 @@ class Trainer:
     def _check_fits(self, snapshot: Snapshot) -> None:
         own = {name: tuple(tensor.shape) for name, tensor in (self.task.model.state_dict() | own_state(self.task)).items()}
         stored = {name: tuple(tensor.shape) for name, tensor in (snapshot.model | (snapshot.task or {})).items()}
+        newer = may_lack(self.task)
+        own = {name: shape for name, shape in own.items() if name in stored or name not in newer}
         if own != stored:
             name = min(name for name in own.keys() | stored.keys() if own.get(name) != stored.get(name))
             raise ValueError(

@@ -185,6 +185,13 @@ def vit_micro(**kwargs: Any) -> VisionTransformer:
 
 
 @register_model
+def vit_photo(**kwargs: Any) -> VisionTransformer:
+    """A vision transformer for photographs: 224 x 224 pixels in 14 x 14 patches, 6 blocks of 128 channels, 4 heads."""
+    small = {"embed_dim": 128, "depth": 6, "heads": 4, "norm_blocks": 6, "class_token": "none"}
+    return VisionTransformer(**{**small, **kwargs})
+
+
+@register_model
 def test_vit(**kwargs: Any) -> VisionTransformer:
     """A vision transformer for tests: 32 x 32 images, 4 x 4 patches of 8 pixels, 3 blocks."""
     small = {"img_size": 32, "patch_size": 8, "num_classes": 10, "embed_dim": 48, "depth": 3, "heads": 4, "norm_blocks": 2}

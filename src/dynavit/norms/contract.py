@@ -131,6 +131,12 @@ class Norm(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.dim}, heads={self.heads}, eps={self.eps:g}" + ("" if self.affine else ", affine=False")
 
+    def __prepare_scriptable__(self) -> "Norm":
+        # torch.jit.script asks this of every module in a model before it reads any code.
+        raise NotImplementedError(
+            f"torch.jit.script cannot read {type(self).__name__}: use torch.compile, or torch.export.export for a model to ship"
+        )
+
     def _as_tokens(self, x: Tensor, grid: Grid | None) -> tuple[Tensor, Grid | None]:
         name = type(self).__name__
         if x.dim() not in (3, 4):

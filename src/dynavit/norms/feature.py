@@ -27,6 +27,7 @@ from .statistics.outlier_guard import guard
 from .statistics.projected_map import projected_map
 from .statistics.ranges import Extrema, batch_range, image_ranges, normal_range
 from .statistics.smoothed import SmoothedNorm, is_recomputation
+from .transforms import need_own_backward
 
 WINDOW = 8
 # Assumed length of a run whose loop never calls `set_progress`.
@@ -117,6 +118,7 @@ class FeatureNorm(SmoothedNorm):
         return x * scale.to(x.dtype) + shift.to(x.dtype)
 
     def _train(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        need_own_backward(f"{type(self).__name__} in training")
         with torch.no_grad():
             statistics, weight = self.batch_statistics(x, mask)
             batch = self.measure(statistics, weight)

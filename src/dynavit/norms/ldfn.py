@@ -178,8 +178,8 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
     # ---- For logs
 
     def scalars(self) -> dict[str, float]:
-        """LayerNorm's share, how much of it no line explains, and how far the mixing weights are from where they began."""
-        values = {"blend": float(self.blend), "unexplained": self._unexplained()}
+        """For logs, also LayerNorm's share, how much of it no line explains, and how far the mixing weights have moved."""
+        values = super().scalars() | {"blend": float(self.blend), "unexplained": self._unexplained()}
         if self.eta is not None:
             values["eta"] = float(self.eta.detach())
         for name, logit in (("centre", self.centre_logit), ("scale", self.scale_logit)):

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .transforms import needs_plain_operations
+
 
 def linear_share(raw: Tensor, dtype: torch.dtype, training: bool) -> Tensor:
     """The share in [0, 1] that a learned number stands for, any shape.
@@ -24,7 +26,7 @@ def linear_share(raw: Tensor, dtype: torch.dtype, training: bool) -> Tensor:
     >>> raw.data
     tensor([1.0000, 1.0000, 0.3000])
     """
-    if training and raw.requires_grad and torch.is_grad_enabled() and not _must_be_pure():
+    if training and raw.requires_grad and torch.is_grad_enabled() and not needs_plain_operations():
         with torch.no_grad():
             raw.clamp_(0, 1)
     raw = raw.to(dtype)
@@ -76,10 +78,3 @@ class LinearShares(nn.Module):
             if old in state_dict and new not in state_dict:
                 state_dict[new] = self.linear_shares(state_dict.pop(old))
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def _must_be_pure() -> bool:
-    """torch.func's transforms and torch.export forbid to change what a function did not make."""
-    if torch.compiler.is_compiling():
-        return torch.compiler.is_exporting()
-    return torch._C._are_functorch_transforms_active()

@@ -4,13 +4,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .contract import Grid
 from .factory import register_norm
+from .once_differentiable import once_differentiable
 from .statistics.distributed import process_count, sum_over_processes
 from .statistics.moments import second_moment
 from .statistics.smoothed import SmoothedNorm, is_recomputation
+from .transforms import need_own_backward, refuse_transforms
+
+_ONCE = (
+    "PowerNorm's backward pass in training is a rule, not the derivative of its forward pass, and has no derivative itself; "
+    "for second derivatives call .eval() first."
+)
 
 
 @register_norm("power")
@@ -84,32 +90,37 @@ class PowerNorm(SmoothedNorm):
         u = (heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + self.eps)).flatten(-2)
         if not self.training:
             return u * torch.rsqrt(self.running_phi.to(u.dtype) + self.eps)
+        need_own_backward("PowerNorm in training")
         with torch.no_grad():
             psi, count = second_moment(u, (0, 1), None if mask is None else mask[..., None], reduce=sum_over_processes)
-            in_forward, in_backward = self._divide_by(psi.flatten(), count.flatten())
+            in_forward, in_backward, count = self._divide_by(psi.flatten(), count.flatten())
             forward_scale, backward_scale = torch.rsqrt(in_forward + self.eps), torch.rsqrt(in_backward + self.eps)
         pending = (self.pending_gz, self.pending_gz_weight) if self.deferred else None
-        return _Power.apply(u, forward_scale, backward_scale, count.flatten(), self.ema_gz, pending, 1.0 - self.alpha_bwd)
+        return _Power.apply(u, forward_scale, backward_scale, count, self.ema_gz, pending, 1.0 - self.alpha_bwd)
 
-    def _divide_by(self, psi: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """The psi (c) that forward and backward divide by, from the batch's. Moves the state, now or at the end of the step."""
+    def _divide_by(self, psi: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The psi (c) that forward and backward divide by, from the batch's, and the tokens (1) by which the state moves: now,
+        or at the end of the step."""
         dtn = self.backward_rule == "dtn"
         if self.deferred or self.recalibrating:
             self.collect(psi[None], count[None])
             if self.recalibrating:
-                return psi, psi
+                return psi, psi, count
             _, *used = _rule(psi, count, self.running_phi, self.iters + 1, self.warmup, self.alpha_fwd, dtn)
         elif is_recomputation():
             used = list(self.used.to(psi.dtype))
+            count = torch.where(psi.isfinite().all(), count, 0.0)
         else:
+            _, weight = self.finite_or_none(psi[None], count[None])
+            count = weight[0]
             step = _opaque_step if torch.compiler.is_compiling() else _step
             used = list(step(psi, count, self.running_phi, self.iters, self.warmup, self.alpha_fwd, dtn))
             self.used.copy_(torch.stack(used))
-        return used[0], used[1]
+        return used[0], used[1], count
 
     def move(self, statistics: Tensor, weight: Tensor) -> None:
         _step(statistics[0], weight[0], self.running_phi, self.iters, self.warmup, self.alpha_fwd, False)
-        self.ema_gz.add_(_usable(self.pending_gz))
+        self.ema_gz.add_(_usable(self.pending_gz, weight[0]))
 
     def adopt(self, statistics: Tensor, weight: Tensor) -> None:
         self.running_phi.copy_(torch.where(weight[0] > 0, statistics[0], self.running_phi))
@@ -184,8 +195,9 @@ class _Power(torch.autograd.Function):
         return z
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_transforms("PowerNorm's backward pass in training")
         z, backward_scale, count = ctx.saved_tensors
         # Gradients of processes are averaged, so each one's dz is as many times that of a lone process; nu is the latter's.
         world = process_count()
@@ -193,7 +205,7 @@ class _Power(torch.autograd.Function):
         (total,) = sum_over_processes((l * z).sum((0, 1)))
         mean = total / (count.clamp(min=1) * world)
         if ctx.pending is None:
-            ctx.nu.add_(_usable(mean))
+            ctx.nu.add_(_usable(mean, count))
         else:
             gathered, weight = ctx.pending
             gathered.add_((mean - gathered) * (count / (weight + count).clamp(min=1)))
@@ -201,6 +213,6 @@ class _Power(torch.autograd.Function):
         return l * backward_scale, None, None, None, None, None, None
 
 
-def _usable(mean: Tensor) -> Tensor:
+def _usable(mean: Tensor, weight: Tensor) -> Tensor:
     # Loss scaling in half precision overflows now and then: the step is dropped, and must not be remembered.
-    return torch.where(mean.isfinite(), mean, 0.0)
+    return torch.where(mean.isfinite() & (weight > 0), mean, 0.0)

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.jit._trace import is_tracing
 
 from .contract import Grid, Norm
 from .factory import register_norm
@@ -28,12 +30,14 @@ class RMSNorm(Norm):
         self.reset_parameters()
 
     def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
-        if mask is None and (self.weight is None or self.weight.dtype == x.dtype):
-            # As in LayerNorm: one torch call, which widens half-precision inputs by itself.
+        if mask is None and (self.weight is None or self.weight.dtype == x.dtype) and not is_tracing():
+            # As in LayerNorm: one torch call, which widens half-precision inputs by itself. ONNX's old exporter lacks it.
             tokens, _ = self._as_tokens(x, grid)
             y = F.rms_norm(tokens, (self.dim,), self.weight, self.eps)
             return y.to(x.dtype).reshape(x.shape)
         return super().forward(x, grid, mask)
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        if is_tracing():
+            return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
         return F.rms_norm(x, (self.dim,), eps=self.eps)

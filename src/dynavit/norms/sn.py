@@ -95,7 +95,7 @@ class SwitchableNorm(LinearShares, RunningMomentsNorm):
 
     @torch.no_grad()
     def scalars(self) -> dict[str, float]:
-        """The mixing weights, for a log: mean_ln, mean_in, mean_bn, var_ln, var_in, var_bn."""
+        """For logs, also the mixing weights: mean_ln, mean_in, mean_bn, var_ln, var_in, var_bn."""
         names = [f"{moment}_{source}" for moment in ("mean", "var") for source in self.sources]
         weights = torch.cat(self.mixing_weights(torch.float64))
-        return dict(zip(names, weights.tolist(), strict=True))
+        return super().scalars() | dict(zip(names, weights.tolist(), strict=True))

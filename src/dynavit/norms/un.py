@@ -4,14 +4,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .contract import Grid, statistics_dtype
 from .factory import register_norm
+from .once_differentiable import once_differentiable
 from .statistics.distributed import process_count, sum_over_processes
 from .statistics.moments import second_moment
 from .statistics.smoothed import SmoothedNorm, is_recomputation
+from .transforms import need_own_backward, refuse_transforms
 from .un_rules import ForwardStep, backward_step, forward_step, opaque_forward_step, written
+
+_ONCE = (
+    "UnifiedNorm's backward pass in training is a rule, not the derivative of its forward pass, and has no derivative itself; "
+    "for second derivatives call .eval() first."
+)
 
 
 @register_norm("un")
@@ -113,6 +119,7 @@ class UnifiedNorm(SmoothedNorm):
     def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
         if not self.official:
             return super().forward(x, grid, mask)
+        self.check_call()
         # Padding keeps its values and its gradients.
         tokens, grid = self._as_tokens(x[None] if x.dim() == 2 else x, grid)
         if mask is not None:
@@ -123,6 +130,7 @@ class UnifiedNorm(SmoothedNorm):
         if not self.training:
             scale, shift = self._affine(x.dtype)
             return x * scale + shift
+        need_own_backward("UnifiedNorm in training")
         weight, bias = (None if p is None else p.to(x.dtype) for p in (self.weight, self.bias))
         with torch.no_grad():
             t, s2, r, skip, count = self._statistics(x, mask)
@@ -188,7 +196,8 @@ class UnifiedNorm(SmoothedNorm):
             _, window, psi = backward_step(
                 self.pending_gz, self.buffer_gz, self.ema_gz, step.t, step.skip, self.warmup, self.alpha
             )
-            _replace(_usable(self.pending_gz, self.pending_gz_weight), (self.buffer_gz, window), (self.ema_gz, psi))
+            usable = _usable(self.pending_gz, self.pending_gz_weight) & self.pending.isfinite().all()
+            _replace(usable, (self.buffer_gz, window), (self.ema_gz, psi))
         super().commit_statistics()
 
     def forget_statistics(self) -> None:
@@ -211,8 +220,8 @@ class UnifiedNorm(SmoothedNorm):
         return scale * self.weight.to(dtype), self.bias.to(dtype)
 
     def scalars(self) -> dict[str, float]:
-        """For logs: the number of outliers so far."""
-        return {"outliers": float(self.skip_counter)}
+        """For logs, also the number of outliers so far."""
+        return super().scalars() | {"outliers": float(self.skip_counter)}
 
     def extra_repr(self) -> str:
         own = f", window={self.window}, warmup={self.warmup}, alpha={self.alpha:g}, filtration={self.filtration}"
@@ -249,8 +258,9 @@ class _Unified(torch.autograd.Function):
         return y if bias is None else y + bias
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_transforms("UnifiedNorm's backward pass in training")
         x, weight, t, scale, r, skip, count = ctx.saved_tensors
         window, psi, pending = ctx.memory
         gain = r if weight is None else r * weight
@@ -261,7 +271,8 @@ class _Unified(torch.autograd.Function):
         k = gain * total / (count.clamp(min=1) * world)
         e, next_window, next_psi = backward_step(k, window, psi, t, skip, ctx.warmup, ctx.alpha)
         if pending is None:
-            _replace(_usable(k, count), (window, next_window), (psi, next_psi))
+            # Where the batch's moment was not finite, the scale is NaN or 0, and the forward pass moved nothing either.
+            _replace(_usable(k, count) & (scale > 0).all(), (window, next_window), (psi, next_psi))
         else:
             mean, weight_so_far = pending
             mean.add_((k - mean) * (count / (weight_so_far + count).clamp(min=1)))

@@ -5,9 +5,10 @@ directory of the run, or for several runs of their comparison; the page shows al
 """
 
 import datetime
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from os.path import commonpath
 from pathlib import Path
@@ -27,9 +28,10 @@ from ..data.dataset import DataSet
 from ..data.picture import data_uri
 from ..engine.progress import Progress
 from ..models.cascade import Cascade
-from .assemble import build_model
+from ..models.stored_call import build_stored
 from .directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .opened import Opened
+from .overview import overview_of_opened
 from .report import write_report
 from .subject import Subject, WhichOptions
 
@@ -68,20 +70,38 @@ def analyze_runs(
     if images < 1 or shown < 1:
         raise ValueError(f"at least one image is looked at, and one is shown; got images={images}, shown={shown}")
     paths = _expanded(runs, progress)
-    names = _names(paths)
+    named = dict(zip(_names(paths), paths, strict=True))
     where = Path(out) if out is not None else _page_directory(paths)
     directory = AnyDirectory(where)
-    directory.analysis.mkdir(parents=True, exist_ok=True)  # before the work, which could not be kept otherwise
+    with directory.alone(make=True):
+        directory.analysis.mkdir(parents=True, exist_ok=True)  # before the work, which could not be kept otherwise
+        return _analyze(named, where, split, images, shown, layers, token, progress, command, which)
+
+
+def _analyze(
+    paths: Mapping[str, Path],
+    where: Path,
+    split: str | None,
+    images: int,
+    shown: int,
+    layers: Sequence[str],
+    token: tuple[float, float] | None,
+    progress: Progress,
+    command: str,
+    which: WhichOptions,
+) -> Path:
+    directory = AnyDirectory(where)
     data: DataSet | None = None
     kinds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     pictures: list[dict[str, Any]] = []
-    for path, name in zip(paths, names, strict=True):
+    for name, path in paths.items():
         subject = Subject.of(path, which)
         opened = subject.open(data)
         if data is None:
             data = opened.images
             split = split or opened.final_split
         assert split is not None
+        progress.overview(partial(overview_of_opened, opened, split, writes=directory.analysis))
         progress.note(f"looking inside {name}")
         some, _ = opened.limited(split, images)
         found = _look(some, split, shown, layers, token, progress)
@@ -90,7 +110,7 @@ def analyze_runs(
         if opened.images.classes != opened.card.classes:
             progress.note(f"{name} knows its classes by other names: {opened.card.classes[:3]}... not {data.classes[:3]}...")
         norm = opened.config.norm or next((type(site.norm).__name__ for site in norm_sites(opened.model)), "none")
-        used = {name: value for name, value in subject.source().items() if name in ("checkpoint", "weights", "step")}
+        used = {name: value for name, value in opened.source.items() if name in ("checkpoint", "weights", "step")}
         source = {"path": str(path), "model": opened.config.model, **used}
         for kind, entry in found.items():
             kinds[kind].append({"name": name, "norm": norm, "source": source, **entry})
@@ -130,7 +150,8 @@ def _look(
                 yield batch.inputs[: batch.count].to(opened.processes.dtype)
             progress.step(step)
 
-    start, _ = build_model(opened.config, opened.data)
+    torch.manual_seed(opened.config.seed)
+    start = build_stored(opened.card.model)
     answers: list[Any] = []
     progress.begin(0, loader.steps)
     try:

@@ -1,13 +1,13 @@
 """Options -> objects: data, task and model of a run."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from ..common.registry import UnknownNameError
 from ..tasks.table import TASKS
 from .config import TrainConfig, from_plain
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from ..common.task import Task
     from ..engine.processes import Processes
 
-USUAL_MODEL = "vit_micro"
-SMALL_IMAGE = 64  # pixels; below, a model's 16-pixel patches would leave next to no tokens
-SMALL_GRID = 8  # tokens along a side of a small image
+AUTO = "auto"  # what is left to decide: a model by the images' size, a data set by what the directory holds
 
 
 def open_training_data(config: TrainConfig, processes: "Processes | None" = None, resumed: "Path | None" = None) -> "Data":
@@ -36,16 +34,31 @@ def open_training_data(config: TrainConfig, processes: "Processes | None" = None
     return prepared_for_training(config, data, resumed)
 
 
-def model_of_run(config: TrainConfig, data: "Data") -> str:
-    """The model that is named; otherwise the one that the data set names, as sets of other things than images do."""
-    return config.model or str(getattr(data, "model", USUAL_MODEL))
+def decided(config: TrainConfig, data: "Data") -> TrainConfig:
+    """The options with the names of data set and model that were left open."""
+    from ..data.recognise import data_name
+
+    return replace(config, data=data_name(config.data, config.data_dir), model=model_name(config, data))
+
+
+def model_name(config: TrainConfig, data: "Data") -> str:
+    """The model that is named; otherwise the one whose weights are taken from timm, the one that the data set names, as sets
+    of other things than images do, or the one that fits the images' size."""
+    from ..models.fit_image import model_for
+
+    if config.model != AUTO:
+        return config.model
+    source, _, name = (config.init_from or "").partition(":")
+    if source == "timm":
+        return name
+    return getattr(data, "model", None) or model_for(getattr(data, "image_size", None))
 
 
 def task_of_run(config: TrainConfig, data: "Data") -> "type[Task]":
     """The task that is named; otherwise the model's, otherwise the data's."""
     from ..models.registry import task_of
 
-    task = TASKS[config.task or task_of(model_of_run(config, data)) or data.task]
+    task = TASKS[config.task or task_of(model_name(config, data)) or data.task]
     task.check_data(data)
     return task
 
@@ -87,33 +100,13 @@ def training_task(config: TrainConfig, data: "Data | None" = None) -> "tuple[Tas
 
 def model_call(config: TrainConfig, data: "Data") -> dict[str, Any]:
     """The keyword arguments of `create_model` for a model that fits task and data."""
+    from ..models.fit_image import options_for_images
+
     task = task_of_run(config, data)
-    name = model_of_run(config, data)
+    name = model_name(config, data)
     call: dict[str, Any] = {"name": name, "norm": config.norm, "norm_options": config.norm_options or None}
     call |= task.model_options(data, task_options(task, config.task_options))
     image_size = getattr(data, "image_size", None)
     if image_size is not None:
-        call |= _size_options(name, image_size, config.model_options)
+        call |= options_for_images(name, image_size, config.model_options)
     return {key: value for key, value in (call | config.model_options).items() if value is not None}
-
-
-def _size_options(model: str, image_size: tuple[int, int], given: Mapping[str, Any]) -> dict[str, Any]:
-    """img_size, if the model takes one, and smaller patches for small images than a model for large ones comes with."""
-    from ..models import create_model
-    from ..models.stored_call import stored_call
-
-    own = stored_call({"name": model, **given})  # without weights
-    with torch.device("meta"):  # only to look at it
-        try:
-            built = create_model(**own, img_size=image_size)
-        except (TypeError, UnknownNameError):  # a model of timm or of a plug-in that takes images of any size
-            return {}
-        except ValueError:  # the patches do not divide the image
-            built = create_model(model)
-    size: dict[str, Any] = {"img_size": list(image_size)}
-    patch_size = getattr(getattr(built, "patch_embed", None), "patch_size", None)
-    if max(image_size) <= SMALL_IMAGE and patch_size is not None and "patch_size" not in given:
-        grid = min(image_size) // max(patch_size)
-        if grid < SMALL_GRID // 2:
-            size["patch_size"] = max(min(image_size) // SMALL_GRID, 1)
-    return size

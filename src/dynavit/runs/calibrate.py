@@ -18,12 +18,14 @@ from torch import Tensor
 from ..bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from ..common.files import write_json, write_text
 from ..data.picture import data_uri
+from ..data.splits import cut_validation
 from ..engine.progress import Progress
 from ..models.cascade import Cascade
 from ..models.cascade.calibration import Array, Point, ThresholdCurve, released_thresholds, scores, simulate, trade_off
 from ..models.cascade.policy import EVERYONE, ConfidenceKind, ExitPolicy, FoundOn
 from .directory import RunDirectory
 from .opened import Opened
+from .overview import overview_of_opened
 from .subject import Subject, WhichOptions
 
 RELEASED_GRID = range(1, 60)  # p of the release; p = 20 lets equally many images leave at each exit
@@ -32,6 +34,7 @@ MEASURED_POINTS = 8  # of the curve, early exit executed
 MEASURED_IMAGES = 512  # at most, evenly over the split, for files are often sorted by class
 LOOK_BATCH = 256
 SHOWN = 12  # images per exit
+PARTS_OF_VAL = {"val": "val, first part", "test": "val, second part"}  # for data without a test split
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,19 @@ def calibrate_run(
 
     The times are measured here, at `batch_size`: thresholds for a time are for this machine. Thresholds for other weights than
     the usual ones (`checkpoint`, `weights`) are judged, but not stored, for prediction would use them with the usual ones.
+    Data without a test split give half of val to the search and the other half to the judge, cut by the run's `split_seed`.
     """
     progress, subject = progress or Progress(), Subject.of(run, which)
-    exits = Exits.open(subject, (split, judge))
+    with subject.directory.alone():
+        return _calibrate(subject, goal, split, judge, confidence, batch_size, progress)
+
+
+def _calibrate(
+    subject: Subject, goal: Goal, split: str, judge: str, confidence: ConfidenceKind, batch_size: int, progress: Progress
+) -> dict[str, Any]:
+    exits = Exits.open(subject, (split, judge), progress)
+    split, judge = exits.splits
+    progress.overview(lambda: overview_of_opened(exits.opened, split, judge, writes=subject.directory.policy_file))
     seen = exits.look_at(split, confidence)
     progress.note("measuring the exits")
     gmacs, milliseconds = exits.costs(seen.images, batch_size)
@@ -133,14 +146,17 @@ def judge_run(
 ) -> dict[str, Any]:
     """Judge the stored thresholds with early exit executed. Costs are counted and measured anew."""
     progress, subject = progress or Progress(), Subject.of(run, which)
-    policy = read_policy(subject.run)
-    exits = Exits.open(subject, (judge,))
-    policy.check_fits(len(exits.cascade.exits))
-    seen = exits.look_at(judge, policy.confidence_kind)
-    progress.note("measuring the exits")
-    gmacs, milliseconds = exits.costs(seen.images, batch_size)
-    policy = replace(policy, gmacs=gmacs, milliseconds=milliseconds, batch_size=batch_size)
-    return _judge(exits, judge, seen, policy, _stored_curve(subject.run, policy), progress)
+    with subject.directory.alone():
+        policy = read_policy(subject.run)
+        exits = Exits.open(subject, (judge,), progress)
+        (judge,) = exits.splits
+        progress.overview(lambda: overview_of_opened(exits.opened, judge, writes=subject.directory.calibration_file))
+        policy.check_fits(len(exits.cascade.exits))
+        seen = exits.look_at(judge, policy.confidence_kind)
+        progress.note("measuring the exits")
+        gmacs, milliseconds = exits.costs(seen.images, batch_size)
+        policy = replace(policy, gmacs=gmacs, milliseconds=milliseconds, batch_size=batch_size)
+        return _judge(exits, judge, seen, policy, _stored_curve(subject.run, policy), progress)
 
 
 def read_policy(run: Path) -> ExitPolicy:
@@ -172,26 +188,32 @@ class Seen:
 
 @dataclass(frozen=True)
 class Exits:
-    """The exits of a run's cascade, and data to ask them about."""
+    """The exits of a run's cascade, and splits of data to ask them about. Where there is no test split, val is cut in two."""
 
     opened: Opened
     cascade: Cascade
+    splits: tuple[str, ...]
 
     @classmethod
-    def open(cls, subject: Subject, splits: Sequence[str]) -> "Exits":
+    def open(cls, subject: Subject, splits: Sequence[str], progress: Progress | None = None) -> "Exits":
         opened = subject.open()
         cascade = opened.model
         if not isinstance(cascade, Cascade):
             raise ValueError(
                 f"{subject.run} holds a {type(cascade).__name__}, which has no exits; thresholds are for cascades (dvt_...)"
             )
+        there = opened.data.splits
+        if "test" in splits and "test" not in there and "val" in there:
+            opened, note = _cut_in_two(opened)
+            (progress or Progress()).note(note)
+            splits = [PARTS_OF_VAL.get(split, split) for split in splits]
         for split in splits:
             if split not in opened.data.splits:
                 raise ValueError(
                     f"{opened.data.name} has no split {split!r}; it has {', '.join(opened.data.splits)}: "
                     "find thresholds on one (--split), judge them on another (--judge)"
                 )
-        return cls(opened, cascade)
+        return cls(opened, cascade, tuple(splits))
 
     def batches(self, split: str, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and classes in order, as they are evaluated: never augmented."""
@@ -218,6 +240,24 @@ class Exits:
         """GMACs and milliseconds per image that leaves at each exit."""
         batch = images[torch.arange(batch_size, device=images.device) % len(images)]  # full, even if there are fewer
         return tuple(exit_gmacs(self.cascade, batch[:1])), tuple(exit_milliseconds(self.cascade, batch))
+
+
+def _cut_in_two(opened: Opened) -> tuple[Opened, str]:
+    """Validation cut by the run's seed, half of each class: one part to find thresholds on, the other to judge them."""
+    data, seed = opened.images, opened.loading.split_seed
+    val = data.splits["val"]
+    first, second = cut_validation(val.labels, 0.5, seed)
+    if not len(second):
+        raise ValueError(
+            f"{data.name} has no test split, and too few validation images to cut in two: {len(val)}; thresholds are found on "
+            "one split (--split) and judged on another (--judge)"
+        )
+    parts = {PARTS_OF_VAL["val"]: val.subset(first), PARTS_OF_VAL["test"]: val.subset(second)}
+    note = (
+        f"{data.name} has no test split: {len(first)} of its {len(val)} validation images are for finding thresholds, the "
+        f"other {len(second)} for judging them (split_seed={seed})"
+    )
+    return replace(opened, data=replace(data, splits={**data.splits, **parts})), note
 
 
 def _as_measured(

@@ -4,8 +4,8 @@ import datetime
 import itertools
 import os
 import re
-import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.files import write_json
+from ..common.lock import BusyError
 from ..common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
 from .directory import ComparisonDirectory
 
 if TYPE_CHECKING:
     from ..common.data import Data
+    from ..engine.progress import Progress
+
+LAST_CHECKPOINT = 20.0  # seconds that a process which was told to stop may take for it
 
 
 @dataclass
@@ -104,6 +108,8 @@ def run_config(config: CompareConfig, setting: Setting, seed: int) -> TrainConfi
 class Watcher:
     """The events of a comparison. This one shows nothing; see `cli.compare` for one that does."""
 
+    def overview(self, facts: Callable[[], Mapping[str, str]]) -> None: ...
+
     def begin(self, runs: Sequence[str]) -> None: ...
 
     def progress(self, run: str, done: int, total: int, text: str) -> None: ...
@@ -123,8 +129,7 @@ def compare(
     others; it is named in comparison.json and in the report.
     """
     from ..norms.factory import norm_class_of
-    from .assemble import open_training_data, task_of_run
-    from .report import write_report
+    from .assemble import model_call, open_training_data, task_of_run
 
     watch, directory = watch or Watcher(), ComparisonDirectory(out)
     settings = settings_of(config)
@@ -132,8 +137,25 @@ def compare(
         norm_class_of(norm)  # a name that does not exist is found before hours of training, and so are missing data
     data = open_training_data(config)
     task_of_run(config, data)
+    if "model" not in config.vary:
+        model_call(config, data)
     planned = {setting.run_name(seed): run_config(config, setting, seed) for seed in config.seeds for setting in settings}
-    _prepare(directory, overwrite)
+    with directory.alone(make=True):
+        _prepare(directory, overwrite)
+        return _compare(config, settings, planned, data, directory, watch, command)
+
+
+def _compare(
+    config: CompareConfig,
+    settings: Sequence[Setting],
+    planned: Mapping[str, TrainConfig],
+    data: "Data",
+    directory: ComparisonDirectory,
+    watch: Watcher,
+    command: str,
+) -> Path:
+    from .report import write_report
+
     summary: dict[str, Any] = {
         "title": config.title,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -148,12 +170,27 @@ def compare(
         "failures": {},
     }
     write_json(directory.comparison_file, summary)
+    watch.overview(lambda: _overview(config, settings, data, directory.path))
     watch.begin(list(planned))
     summary["failures"] = _train_all(planned, directory, config.processes, watch)
     watch.note("measuring the cost of a step")
     summary |= _measure(config, settings, data)
     write_json(directory.comparison_file, summary)
-    return write_report(out)
+    return write_report(directory.path)
+
+
+def _overview(config: CompareConfig, settings: Sequence[Setting], data: "Data", out: Path) -> dict[str, str]:
+    """That of the first run, and how many there are."""
+    from ..engine.processes import Processes
+    from .assemble import build_model, decided
+    from .overview import overview_of_training
+
+    first = decided(run_config(config, settings[0], config.seeds[0]), data)
+    facts = overview_of_training(first, data, build_model(first, data)[0], Processes(first.engine), out)
+    several = f", {config.processes} at a time" if config.processes > 1 else ""
+    facts["norm"] = ", ".join(config.norms)
+    seeds = ", ".join(map(str, config.seeds))
+    return {"runs": f"{len(settings)} settings under the seeds {seeds}{several}", **facts}
 
 
 def settings_of_baseline(config: CompareConfig, settings: Sequence[Setting]) -> Setting:
@@ -162,11 +199,10 @@ def settings_of_baseline(config: CompareConfig, settings: Sequence[Setting]) -> 
 
 def _prepare(directory: ComparisonDirectory, overwrite: bool) -> None:
     out, known = directory.path, directory.is_comparison()
-    if out.is_dir() and any(out.iterdir()) and not known:
+    if not known and not directory.is_empty():
         raise ValueError(f"{out} exists, is not empty and holds no {directory.comparison_file.name}; choose another --out")
     if known and overwrite:
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
+        directory.clear()
 
 
 def _train_all(planned: Mapping[str, TrainConfig], out: ComparisonDirectory, processes: int, watch: Watcher) -> dict[str, str]:
@@ -225,7 +261,6 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
     """Train, or go on; the reason if it failed."""
     from ..common.metric import Metric
     from ..engine.progress import Progress
-    from .train import train_run
 
     loss = Metric("loss", "loss", better="smaller", digits=3)
 
@@ -241,11 +276,26 @@ def _train_one(name: str, config: TrainConfig, out: Path, report: Any) -> str | 
             report(name, record["step"], self.total, f"{metric.label} {metric.text(record.get(metric.name))}")
 
     try:
-        train_run(config, out, resume=True, progress=Report())
+        _train_when_free(config, out, Report())
     except Exception as error:  # whatever it is, the other runs go on
         kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
         return kind + " ".join(str(error).split())
     return None
+
+
+def _train_when_free(config: TrainConfig, out: Path, progress: "Progress") -> None:
+    """Workers of a comparison that was killed a moment ago may still be writing their last checkpoints."""
+    from .train import train_run
+
+    patience = time.monotonic() + LAST_CHECKPOINT
+    while True:
+        try:
+            train_run(config, out, resume=True, progress=progress)
+            return
+        except BusyError:
+            if time.monotonic() > patience:
+                raise
+        time.sleep(1)
 
 
 def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,10 +44,6 @@ class Question:
     def open(self, data: DataSet | None = None) -> Opened:
         return self.subject.open(data, self.loading)
 
-    def which_weights(self) -> dict[str, Any]:
-        """The weights that are asked, with the checksum of their file."""
-        return {name: value for name, value in self.subject.source().items() if name != "run"}
-
 
 class Measured(NamedTuple):
     """The error at one severity, and how many images could not be read and do not count."""
@@ -76,10 +73,14 @@ class CorruptedRun:
             check_exact(self.opened.images.channels, *self.opened.images.image_size)
         clean = None if self.why_no_clean_images else self._clean_images()
         self.conditions: dict[str, Any] = {
-            "model": question.which_weights(),
+            "model": which_weights(self.opened),
             "images": self._corrupted_images(clean),
             "clean": clean,
         }
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Inside, errors may be written down: by this process, of several by the first, and by those that it starts."""
+        return self.question.subject.directory.alone(main=self.opened.processes.is_main)
 
     def _clean_images(self) -> dict[str, Any]:
         data = self.opened.images
@@ -156,6 +157,11 @@ class CorruptedRun:
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:10]
         data = asked["images"]["data"].replace("/", "_")
         return self.question.subject.directory.robustness / f"{data}-{key}" / f"{name}-{severity}.json"
+
+
+def which_weights(opened: Opened) -> dict[str, Any]:
+    """The weights that are asked, with the checksum of their file."""
+    return {name: value for name, value in opened.source.items() if name != "run"}
 
 
 def _no_images(run: Path) -> DataSet:

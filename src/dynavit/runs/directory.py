@@ -10,15 +10,29 @@ and the analysis may read and write through it too.
 
 import json
 import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from ..common.files import with_nulls, write_json, write_text
+from ..common.lock import LOCK, only_writer
+from ..common.owned import LEFT_OVER, foreign_files, in_words, names, remove_ours
 
 CheckpointName = Literal["last", "best"]
 WeightsName = Literal["model", "ema"]
 
 REPORT = "report.html"
+BETWEEN_RENAMES = 1.0  # seconds, at most: while a checkpoint gives its name to the next one, nothing stands there
+
+# Kinds of figures, and of robustness; tests compare them with those that are written.
+KINDS = (
+    *("magnitudes", "attention_distance", "mean_variation", "lambda", "dtn_nature"),
+    *("positions", "directions", "attention_maps", "exits"),
+)
+ROBUSTNESS = ("corruptions", "imagenet_c", "imagenet_r", "imagenet_a")
 
 
 class AnyDirectory:
@@ -38,6 +52,35 @@ class AnyDirectory:
         """A figure, named with its ending as in the index of the analysis."""
         return self.analysis / Path(name).name
 
+    @contextmanager
+    def alone(self, *, make: bool = False, main: bool = True) -> Iterator[None]:
+        """Inside, this process is the only one that writes here; BusyError says who else does (`common.lock`).
+
+        Args:
+            make: a directory that is missing. It disappears again if nothing was put into it.
+            main: of several processes this is the one that writes. The others only pass through.
+        """
+        if not main or not (make or self.path.is_dir()):  # nothing to write to is another's error
+            yield
+            return
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"{self.path} is a file; a run needs a directory of its own")
+        made = make and not self.path.exists()
+        if make:
+            self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with only_writer(self.path):
+                yield
+        finally:
+            if made:
+                with suppress(OSError):
+                    self.path.rmdir()
+
+    def is_empty(self) -> bool:
+        """Whether nothing is there, apart from remains of a process that was killed before it began."""
+        entries = (entry.name for entry in self.path.iterdir()) if self.path.is_dir() else ()
+        return all(name == LOCK or re.fullmatch(LEFT_OVER, name) for name in entries)
+
 
 class ComparisonDirectory(AnyDirectory):
     """Paths of one comparison. Its runs stand in it by name."""
@@ -51,6 +94,16 @@ class ComparisonDirectory(AnyDirectory):
 
     def run(self, name: str) -> "RunDirectory":
         return RunDirectory(self.path / name)
+
+    def clear(self) -> None:
+        """Delete the comparison, if there is nothing in its directory but what `compare` and the other verbs wrote."""
+        if foreign := foreign_files(self.path, COMPARISON_NAMES):
+            raise ValueError(f"{self.path} also holds {in_words(foreign)}, so it is not overwritten; move that elsewhere first")
+        with ExitStack() as locks:
+            for entry in sorted(self.path.iterdir()):
+                if entry.is_dir() and not entry.is_symlink() and entry != self.analysis:
+                    locks.enter_context(RunDirectory(entry).alone())
+            remove_ours(self.path, COMPARISON_NAMES, last=self.comparison_file)
 
 
 class RunDirectory(AnyDirectory):
@@ -79,25 +132,53 @@ class RunDirectory(AnyDirectory):
             raise ValueError("a run is either resumed or overwritten, not both")
         if run.path.exists() and not run.path.is_dir():
             raise ValueError(f"{run.path} is a file; a run needs a directory of its own")
-        if run.path.is_dir() and any(run.path.iterdir()) and not resume:
+        if resume:
+            run.check_resumable()
+        elif not run.is_empty():
             if not overwrite:
                 raise ValueError(f"{run.path} exists and is not empty; choose another --out, or --resume or --overwrite it")
             run._clear()
         run.path.mkdir(parents=True, exist_ok=True)
         return run
 
+    def check_resumable(self) -> None:
+        """A directory that is resumed holds a run, or nothing yet: what a process leaves that was killed before it began."""
+        if self.is_empty() or self.has_checkpoint() or (self.config_file.is_file() and self.card_file.is_file()):
+            return
+        foreign = foreign_files(self.path, RUN_NAMES)
+        if foreign or not self.config_file.is_file():
+            held = in_words(foreign or sorted(entry.name for entry in self.path.iterdir()))
+            raise ValueError(
+                f"{self.path} is not empty and holds no run that could be resumed, but {held}; nothing was changed: choose "
+                "another --out"
+            )
+
     # ---- Paths with a name in them
 
     def checkpoint(self, name: str) -> Path:
         """The directory of a checkpoint; ValueError if there is none of that name."""
         directory = self.checkpoints / name
+        patience = time.monotonic() + BETWEEN_RENAMES
+        while not directory.is_dir() and (self.checkpoints / "previous").is_dir() and time.monotonic() < patience:
+            time.sleep(0.01)
         if not directory.is_dir():
             there = sorted(entry.name for entry in self.checkpoints.glob("[!.]*"))
             raise ValueError(f"{self.path} has no checkpoint {name!r}; there is {' and '.join(there) or 'none yet'}")
         return directory
 
+    def newest_manifest(self) -> Path | None:
+        """The manifest of the checkpoint that a resumed run would go on from, if nothing is damaged."""
+        manifests = (self.checkpoints / name / "manifest.json" for name in ("last", "previous"))
+        return next((file for file in manifests if file.is_file()), None)
+
     def has_checkpoint(self) -> bool:
-        return any(self.checkpoints.glob("[!.]*"))
+        return self.newest_manifest() is not None
+
+    def forget_start(self) -> None:
+        """Delete the files that a training begins with, if it failed before there was anything to tell or to go on from."""
+        begun = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
+        if not begun and not foreign_files(self.path, START_NAMES):
+            remove_ours(self.path, START_NAMES)
 
     def evaluation_file(self, name: str) -> Path:
         return self.evaluations / f"{name}.json"
@@ -126,7 +207,11 @@ class RunDirectory(AnyDirectory):
             raise ValueError(f"{self.path} is not a run directory: it has no {self.config_file.name}")
         import yaml
 
-        config = yaml.safe_load(self.config_file.read_text())
+        try:
+            config = yaml.safe_load(self.config_file.read_text())
+        except (yaml.YAMLError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{self.config_file} is damaged, bring it back as it was: {reason}") from error
         if not isinstance(config, dict):
             raise ValueError(f"{self.config_file} should hold names and values, found {type(config).__name__}")
         return config
@@ -158,29 +243,43 @@ class RunDirectory(AnyDirectory):
 
     # ---- Overwriting
 
-    @property
-    def _entries(self) -> set[str]:
-        """Names that a run directory may hold. Anything else is somebody's own, and then nothing is deleted."""
-        files = (self.config_file, self.card_file, self.env_file, self.metrics_file, self.metrics_table, self.finished_file)
-        directories = (self.checkpoints, self.evaluations, self.tensorboard, self.analysis)
-        return {path.name for path in (*files, *directories, self.policy_file, self.report_file)}
-
     def _clear(self) -> None:
-        import shutil
-
-        entries = sorted(self.path.iterdir())
-        foreign = [entry.name for entry in entries if entry.name not in self._entries and not _left_over(entry.name)]
+        foreign = foreign_files(self.path, RUN_NAMES)
         if foreign or not self.config_file.is_file():
-            why = f"it holds {foreign[0]!r}" if foreign else f"it has no {self.config_file.name}"
+            why = f"it holds {in_words(foreign)}" if foreign else f"it has no {self.config_file.name}"
             raise ValueError(
                 f"{self.path} does not look like a run directory ({why}), so it is not overwritten; remove it yourself"
             )
         # config.yaml goes last: until then it still looks like a run, and can be overwritten again.
-        for entry in sorted(entries, key=lambda entry: entry == self.config_file):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        remove_ours(self.path, RUN_NAMES, last=self.config_file)
+
+
+# ---- Names of the files that verbs write, for deleting them and nothing else
+
+_ANALYSIS = (
+    r"analysis/",
+    rf"analysis/(?:index|calibration|{'|'.join(KINDS)})\.json",
+    rf"analysis/(?:{'|'.join(KINDS)})-\d+\.(?:svg|png)",
+    rf"analysis/{LEFT_OVER}",
+)
+_TENSORBOARD = (r"tensorboard/", r"tensorboard/events\.out\.tfevents\.[^/]+")
+START_NAMES = names(r"config\.yaml|(?:env|model)\.json|metrics\.jsonl", *_TENSORBOARD)  # those that a training begins with
+RUN_NAMES = names(
+    *_ANALYSIS,
+    r"config\.yaml|(?:env|model|finished|policy)\.json|metrics\.(?:jsonl|csv)|report\.html",
+    r"checkpoints/",
+    rf"checkpoints/(?:last|previous|best|damaged|{LEFT_OVER})/",
+    rf"checkpoints/[^/]+/(?:(?:model|ema|task)\.safetensors|state\.pt|manifest\.json|{LEFT_OVER})",
+    r"eval/",
+    rf"eval/(?:(?:[^/]+-)?(?:train|val|test)(?:-best)?(?:-model|-ema)?\.json|{LEFT_OVER})",
+    r"eval/robust/",
+    rf"eval/robust/(?:(?:{'|'.join(ROBUSTNESS)})\.json|{LEFT_OVER})",
+    r"eval/robust/[^/]+-[0-9a-f]{10}/",
+    rf"eval/robust/[^/]+-[0-9a-f]{{10}}/(?:[a-z_]+-\d\.json|{LEFT_OVER})",
+    *_TENSORBOARD,
+)
+_OF_RUN = rf"[^/]+-seed-?\d+/(?:{RUN_NAMES.pattern})?"
+COMPARISON_NAMES = names(*_ANALYSIS, r"comparison\.json|report\.html", _OF_RUN)
 
 
 def versions() -> dict[str, Any]:
@@ -205,8 +304,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.decode().strip() + (" with changes" if changed.returncode else "")
-
-
-def _left_over(name: str) -> bool:
-    """Of a file whose writing was interrupted, see `common.files`."""
-    return name.startswith(".") and name.endswith(".tmp")

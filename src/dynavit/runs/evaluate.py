@@ -1,12 +1,16 @@
-"""Evaluate a run on a split of its own data set or another one."""
+"""Evaluate a run, a bundle or pretrained weights on a split of a data set."""
 
 from os import PathLike
 from typing import Any, Unpack
 
+from ..engine.checkpoint import has_average
 from ..engine.evaluate import evaluate
 from ..engine.pace import Pace
 from ..engine.progress import Progress
+from .foreign import asked_of
+from .keep import keeping
 from .opened import Opened
+from .overview import overview_of_opened
 from .subject import Subject, WhichOptions
 
 EVAL_BATCH = 256
@@ -19,34 +23,60 @@ def evaluate_run(
     split: str | None = None,
     batch_size: int = EVAL_BATCH,
     progress: Progress | None = None,
+    model: str | None = None,
+    trust_pt2: bool = False,
     **which: Unpack[WhichOptions],
 ) -> dict[str, Any]:
     """Evaluate a run's model on a split of its own data set or another with the same classes; writes eval/<split>.json.
 
+    In place of a run also a bundle, timm:NAME, or a file of weights with their `model`: these need `data`, and results are only
+    returned. Weights with the thousand classes of ImageNet are judged on data whose classes are among them.
+
     The split is test where there is one, otherwise val, if not given. Several processes share the samples; all of them call
-    this.
+    this. Where nothing can be written, because the run is read-only or another process is writing there, "not_stored" says why.
 
     Args:
+        model: for a file of weights: the name of the model they belong to.
+        trust_pt2: open a .pt2 bundle, which can run any code of the one who made it.
         which: the fields of `Subject`: checkpoint, weights, data (a name, or a data set that is open already), data_dir,
             device, strict.
     """
-    progress, subject = progress or Progress(), Subject.of(run, which)
+    progress, subject = progress or Progress(), asked_of(run, which, model=model, trust_pt2=trust_pt2)
     opened = subject.open()
+    for note in () if subject.keeps_results else opened.data.notes:
+        progress.note(note)
     split = split or opened.final_split
     classes, known = getattr(opened.data, "classes", []), opened.card.classes
     if classes != known:
         progress.note(f"classes have other names than in training: {classes[:3]}... instead of {known[:3]}...")
+    if not subject.keeps_results:
+        return _evaluated(opened, split, classes, batch_size, progress)
+    main = opened.processes.is_main
+    with keeping(subject.directory, main=main) as keeper:
+        if keeper.problem is not None:
+            progress.note(keeper.problem)
+        report = _evaluated(opened, split, classes, batch_size, progress)
+        if main:
+            file = keeper.keep(lambda: subject.directory.write_evaluation(_name(opened, split), report))
+            report["file"] = None if file is None else str(file)
+    return report if keeper.problem is None else {**report, "not_stored": keeper.problem}
+
+
+def _evaluated(opened: Opened, split: str, classes: list[str], batch_size: int, progress: Progress) -> dict[str, Any]:
     loader = opened.loader(split, batch_size)
+    kept = opened.subject.keeps_results
+    file = opened.subject.directory.evaluation_file(_name(opened, split)) if kept else None
+    progress.overview(lambda: overview_of_opened(opened, split, writes=file))
     evaluator = opened.task.evaluator()
     pace = Pace()
     results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator, pace)
     speed = pace.report(opened.processes)
     main = opened.task.main_metric
-    source = subject.source()
-    report = {
+    source = opened.source
+    return {
         "data": opened.data.name,
         "split": split,
-        "checkpoint": subject.checkpoint,
+        "checkpoint": source["checkpoint"],
         "weights": source["weights"],
         "step": source["step"],
         "task": opened.task.name,
@@ -59,9 +89,6 @@ def evaluate_run(
         "throughput": {"batch_size": batch_size, **speed},
         "samples_shown": _examples(opened, split),
     }
-    if opened.processes.is_main:
-        report["file"] = str(subject.directory.write_evaluation(_name(opened, split), report))
-    return report
 
 
 def _name(opened: Opened, split: str) -> str:
@@ -72,8 +99,7 @@ def _name(opened: Opened, split: str) -> str:
         parts += [subject.data_dir.name] if subject.data_dir is not None else []
     parts.append(split)
     parts += [subject.checkpoint] if subject.checkpoint != "last" else []
-    usual = "ema" if opened.config.ema.decay else "model"
-    parts += [subject.weights] if subject.weights not in (None, usual) else []
+    parts += ["model"] if subject.weights == "model" and has_average(subject.directory.checkpoint(subject.checkpoint)) else []
     return "-".join(map(str, parts))
 
 

@@ -10,15 +10,17 @@ import numpy as np
 import torch
 
 from ..bench.timing import time_interleaved
-from ..deploy.bundle.manifest import is_bundle, read_manifest, write_manifest
+from ..deploy.bundle.manifest import names_in_bundle, read_manifest, write_manifest
 from ..deploy.bundle.runner import OnnxPart
 from ..deploy.directory import new_directory
 from ..deploy.export.quantise import quantise_onnx
 from ..deploy.export.write_model import Format, write_model
 from ..deploy.fold.folding import fold
+from ..engine.progress import Progress
 from ..tasks.classification import Classification
 from ..tasks.table import TASKS
 from .fold import beside, chosen_images, example_of
+from .overview import overview_of_run
 from .subject import Subject, WhichOptions
 
 HELD_OUT = 1000  # images, at most, on which int8 is compared with float32
@@ -32,6 +34,7 @@ def export_run(
     folded: bool = False,
     int8: bool = False,
     overwrite: bool = False,
+    progress: Progress | None = None,
     **which: Unpack[WhichOptions],
 ) -> tuple[Path, dict[str, Any]]:
     """Write a bundle of a run's model, RUN-onnx or RUN-pt2 if not given; returns that and its manifest.
@@ -45,7 +48,7 @@ def export_run(
     """
     subject = Subject.of(run, which)
     out = beside(subject.run, format, out)
-    model, card = subject.load()
+    model, card, source = subject.load()
     card.require_guests(subject.run, "task")
     if not (card.classes and issubclass(TASKS[card.task], Classification)):
         raise ValueError(f"{subject.run}: a bundle answers with classes of images, and its task {card.task!r} does not")
@@ -57,13 +60,16 @@ def export_run(
     if folded:
         model = fold(model, example=example_of(card, model))
         fold_facts = model.fold_report.to_dict()  # type: ignore[union-attr, operator]
-    with new_directory(out, replaceable=is_bundle, overwrite=overwrite) as directory:
+    with new_directory(out, ours=names_in_bundle, overwrite=overwrite) as directory:
+        if progress is not None:
+            progress.overview(lambda: overview_of_run(subject.run, model, card, source, writes=out))
         facts = write_model(model, directory, card.input_size, card.classes, format=format, policy=subject.policy())
         facts |= {
             "preprocess": {**card.preprocess, "channels": len(card.preprocess["mean"])},
             "model": card.model,
+            "task": card.task,
             "norm": card.model.get("norm"),
-            "source": subject.source(),
+            "source": source,
             "fold": fold_facts and {name: fold_facts[name] for name in ("folded", "partly", "left", "error", "warnings")},
             "versions": {
                 name: version(name) for name in ("dynavit", "torch", *(("onnx", "onnxruntime") if format == "onnx" else ()))

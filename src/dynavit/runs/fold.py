@@ -11,14 +11,17 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from ..common.owned import Names
 from ..deploy.directory import new_directory
 from ..deploy.fold.folding import fold
 from ..deploy.fold.report import FoldReport
 from ..engine.checkpoint import Snapshot, write_checkpoint
+from ..engine.progress import Progress
 from ..norms.recalibrate import recalibrate as recompute_statistics
-from .directory import RunDirectory
+from .directory import RUN_NAMES, RunDirectory
 from .model_files import ModelCard, load
 from .opened import Opened
+from .overview import overview_of_run
 from .subject import Subject, WhichOptions
 
 BATCH = 64
@@ -31,6 +34,7 @@ def fold_run(
     recalibrate: int | None = None,
     grid: tuple[int, int] | None = None,
     overwrite: bool = False,
+    progress: Progress | None = None,
     **which: Unpack[WhichOptions],
 ) -> tuple[Path, FoldReport]:
     """Fold a run's model into a directory of its own, RUN-folded if not given; returns that and the report.
@@ -44,16 +48,17 @@ def fold_run(
     """
     subject = Subject.of(run, which)
     out = beside(subject.run, "folded", out)
-    model, card = subject.load()
+    model, card, source = subject.load()
     if recalibrate is not None:
         opened = subject.open()
         recompute_statistics(opened.model, training_images(opened, recalibrate), batches=recalibrate)
-        model = opened.model.cpu()
+        model, source = opened.model.cpu(), opened.source
     example = example_of(card, model)
     folded = fold(model, example=example, grid=grid)
     report: FoldReport = folded.fold_report  # type: ignore[assignment]
-    source = subject.source()
-    with new_directory(out, replaceable=_is_folded_run, overwrite=overwrite) as directory:
+    with new_directory(out, ours=_names_in_folded_run, overwrite=overwrite) as directory:
+        if progress is not None:
+            progress.overview(lambda: overview_of_run(subject.run, model, card, source, writes=out))
         new, old = RunDirectory(directory), subject.directory
         shutil.copyfile(old.config_file, new.config_file)
         shutil.copyfile(old.env_file, new.env_file)
@@ -97,8 +102,8 @@ def example_of(card: ModelCard, model: nn.Module) -> Tensor:
     return torch.randn(2, *card.input_size, generator=torch.Generator().manual_seed(0)).to(like)
 
 
-def _is_folded_run(path: Path) -> bool:
-    return RunDirectory(path).card_file.is_file() and ModelCard.read(path).fold is not None
+def _names_in_folded_run(path: Path) -> Names | None:
+    return RUN_NAMES if RunDirectory(path).card_file.is_file() and ModelCard.read(path).fold is not None else None
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..common.newer_state import newer_names
 from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
 from ..models.cascade import Cascade
@@ -23,12 +24,11 @@ from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..models.sound_weights import check_sound
 from ..norms import Norm
-from .model_files import load, read_state
-from .subject import Subject
+from .foreign import TIMM
+from .model_files import load_with_source, read_state
 
 State = dict[str, Tensor]
 
-TIMM = "timm:"
 KINDS = "a run directory, a .safetensors or .pth file, or timm:NAME"
 MOST_PREFIX_TOKENS = 8  # class, distillation and register tokens that may have positions in front of the patches'
 SHOWN = 4  # names in an error
@@ -106,8 +106,8 @@ def read_source(source: str) -> Source:
         return Source(source, model.state_dict(), model)
     path = Path(source)
     if path.is_dir():
-        model = load(path)
-        averaged = Subject.of(path).source()["weights"] == "ema"
+        model, about = load_with_source(path)
+        averaged = about["weights"] == "ema"
         return Source(f"{source} (averaged weights)" if averaged else source, model.state_dict(), model)
     if not path.exists():
         raise ValueError(f"{source}: no such file or directory; initial weights come from {KINDS}")
@@ -294,6 +294,8 @@ def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
     for name in unused:
         del weights[name]
     weights |= {name: own[name] for name in fresh}
+    newer = newer_names(model)
+    fresh = [name for name in fresh if name not in newer]  # a counter that starts at 0 is no news
     notes = [f"{len(fresh)} tensors of norms start fresh ({_some(fresh, 1)})"] if fresh else []
     return notes + ([f"{len(unused)} tensors of the source's norms are not used ({_some(unused, 1)})"] if unused else [])
 

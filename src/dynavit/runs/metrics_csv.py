@@ -1,13 +1,13 @@
 """metrics.csv: the train and eval lines of metrics.jsonl as a table, for spreadsheets and pandas."""
 
 import csv
-import json
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from ..common.files import replacing
+from ..common.json_lines import json_lines
 from .directory import RunDirectory
 
 FIRST = ("kind", "split", "weights", "step", "epoch")
@@ -38,14 +38,8 @@ def write_metrics_csv(run: str | PathLike[str]) -> Path:
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Complete lines of these two kinds; notes and what layers report are no rows."""
-    if not file.is_file():
-        return
-    with file.open("rb") as stream:
-        for text in stream:
-            line = json.loads(text) if text.endswith(b"\n") else {}
-            if line.get("kind") in ("train", "eval"):
-                yield line
+    """Whole lines of these two kinds; notes and what layers report are no rows."""
+    return (line for line in json_lines(file) if line is not None and line.get("kind") in ("train", "eval"))
 
 
 def _numbers(line: dict[str, Any]) -> dict[str, Any]:

@@ -114,9 +114,6 @@ def load(
         weights: "ema" are the averaged ones; by default those, if the run kept any.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it. Other files run none.
     """
-    from ..engine.checkpoint import EMA, MODEL, read_weights, verify_checkpoint
-    from ..models.stored_call import build_stored
-
     run = Path(path)
     if is_bundle(run):
         if (checkpoint, weights) != ("last", None):
@@ -125,14 +122,39 @@ def load(
         from ..deploy.bundle.runner import load_bundle
 
         return BundleModel(load_bundle(run, trust_pt2=trust_pt2)).eval()
+    return load_with_source(run, checkpoint, weights)[0]
+
+
+def load_with_source(
+    run: Path, checkpoint: CheckpointName = "last", weights: WeightsName | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a run, and which weights it has: {"run", "checkpoint", "weights", "step", "sha256" of their file}.
+
+    Both are of the same checkpoint, also where the run is training and makes new ones.
+    """
+    from ..engine.checkpoint import EMA, MODEL, read_manifest, read_weights, unmoved, verify_checkpoint
+    from ..models.stored_call import build_stored
+
     card = ModelCard.read(run)
     card.require_guests(run, "norm", "model")
     directory = RunDirectory(run).checkpoint(checkpoint)
-    files = verify_checkpoint(directory)
-    file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
-    if file not in files:
-        raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
-    state = read_weights(directory, file)
+
+    def read() -> tuple[dict[str, Tensor], str, dict[str, Any]]:
+        files = verify_checkpoint(directory)
+        file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
+        if file not in files:
+            raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
+        manifest = read_manifest(directory)
+        source = {
+            "run": run.resolve().name,
+            "checkpoint": checkpoint,
+            "weights": "ema" if file == EMA else "model",
+            "step": int(manifest["step"]),
+            "sha256": manifest["files"][file]["sha256"],
+        }
+        return read_weights(directory, file), file, source
+
+    state, file, source = unmoved(directory, read)
     try:
         model = build_stored(card.model)
         if card.fold is not None:
@@ -146,7 +168,7 @@ def load(
         model.load_state_dict(state)
     except RuntimeError as error:
         raise ValueError(f"{directory / file} does not fit the model of {RunDirectory(run).card_file}: {error}") from error
-    return model.eval()
+    return model.eval(), source
 
 
 def load_released(path: str | PathLike[str], arch: str | None = None, norm: str | None = None, **options: Any) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,16 @@ from .subject import Subject
 
 @dataclass(frozen=True)
 class Opened:
-    """`data` is prepared as the model knows it; `model`, which is also the task's, stands on the device in evaluation mode."""
+    """`data` is prepared as the model knows it; `model`, which is also the task's, stands on the device in evaluation mode.
+
+    `source` tells which weights it has: {"run", "checkpoint", "weights", "step", "sha256" of their file}.
+    """
 
     subject: Subject
     model: nn.Module
     task: Task
     card: ModelCard
+    source: dict[str, Any]
     config: TrainConfig
     data: Data
     loading: DataConfig

@@ -22,6 +22,10 @@ class Predictor(Protocol):
         """The same about samples of a data set, evenly over a split; they are named by their split and number."""
         ...
 
+    def overview(self) -> dict[str, str]:
+        """{label: text} about the model that answers."""
+        ...
+
     def text(self, answer: Mapping[str, Any]) -> str:
         """An answer as a line, without the name of the file."""
         ...

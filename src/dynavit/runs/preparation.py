@@ -4,6 +4,7 @@ Weights are made for pixels of one mean and deviation, cut and resized in one wa
 nothing else would show it. timm knows the preparation of its weights, and a run has stored its own.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from ..data.configured import describe_preparation, prepared_for_weights
 from ..data.dataset import DataSet
 from .config import TrainConfig
 from .directory import RunDirectory
+from .foreign import TIMM
 from .model_files import ModelCard
 
 if TYPE_CHECKING:
@@ -22,13 +24,11 @@ OPTIONS = "--loading.image_size, mean, std, crop_pct, interpolation"
 
 def prepared_for_training(config: TrainConfig, data: "Data", resumed: Path | None = None) -> "Data":
     """The data as the initial weights know images, or as in the run that is `resumed`; options of `--loading` come first."""
-    from .assemble import model_of_run
-
     if not isinstance(data, DataSet):
         return data
     if resumed is not None and RunDirectory(resumed).card_file.is_file():
         return prepared_for_weights(data, ModelCard.read(resumed).preprocess, config.loading)
-    known = known_preparation(config.init_from, model_of_run(config, data)) if config.init_from is not None else {}
+    known = known_preparation(config.init_from, config.model) if config.init_from is not None else {}
     if not known:
         return data
     prepared = prepared_for_weights(data, known, config.loading)
@@ -46,7 +46,6 @@ def known_preparation(init_from: str, model: str) -> dict[str, Any]:
     A file of weights says nothing about itself, but a model of timm comes with timm's own description.
     """
     from ..models.registry import home_of
-    from .initial import TIMM
 
     if init_from.startswith(TIMM):
         return timm_preparation(init_from.removeprefix(TIMM))
@@ -72,5 +71,10 @@ def timm_preparation(name: str) -> dict[str, Any]:
         except RuntimeError:  # a tag that this model does not have; building it says so better
             found = None
         config = found.to_dict() if found is not None else {}
+    return of_pretrained_config(config)
+
+
+def of_pretrained_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """timm's `pretrained_cfg` in our words, as far as it goes."""
     known = {key: config[key] for key in ("mean", "std", "crop_pct", "interpolation", "crop_mode") if config.get(key)}
     return known | ({"image_size": list(config["input_size"][1:])} if config.get("input_size") else {})

@@ -14,11 +14,19 @@ if TYPE_CHECKING:
     from ..analysis.report.read import Comparison, Run
 
 
-def write_report(directory: str | PathLike[str]) -> Path:
-    """Write report.html from the files in a directory and return where it is; beside that of a run also metrics.csv."""
-    page = write_page(Path(directory), sections_of_task, comparison_sections_of_task)
-    if RunDirectory(directory).metrics_file.is_file():
-        write_metrics_csv(directory)
+def write_report(directory: str | PathLike[str], out: str | PathLike[str] | None = None) -> Path:
+    """Write report.html from the files in a directory and return where it is; beside that of a run also metrics.csv.
+
+    Args:
+        out: write the page to this file instead, and nothing into the directory; also while another process writes there.
+    """
+    if out is not None:
+        return write_page(Path(directory), sections_of_task, comparison_sections_of_task, Path(out))
+    files = RunDirectory(directory)
+    with files.alone():
+        page = write_page(files.path, sections_of_task, comparison_sections_of_task)
+        if files.metrics_file.is_file():
+            write_metrics_csv(directory)
     return page
 
 

@@ -10,6 +10,7 @@ imagenet_r.json, imagenet_a.json            accuracy among the 200 classes of th
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from ..analysis.measures.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
 from ..analysis.report.read import read_comparison
 from ..common.files import write_json
+from ..common.lock import BusyError
 from ..common.registry import nearest_match_error
 from ..common.task import Task
 from ..data.corruptions import CORRUPTIONS, SEVERITIES
@@ -30,10 +32,11 @@ from ..engine.evaluate import evaluate
 from ..engine.progress import Progress
 from ..engine.worker_pool import run_jobs, say
 from ..tasks.classification import Classification
-from .corrupted import CorruptedRun, Measured, Question, fingerprint_of
+from .corrupted import CorruptedRun, Measured, Question, fingerprint_of, which_weights
 from .directory import ComparisonDirectory, RunDirectory
 from .evaluate import EVAL_BATCH
 from .model_files import ModelCard
+from .overview import overview_of_opened
 from .subject import Subject, WhichOptions
 
 CLEAN = "clean"  # measured like a corruption, at severity 0
@@ -126,8 +129,13 @@ def evaluate_robust_runs(
         if not is_imagenet(ModelCard.read(run).classes):
             chosen[run] = single[0]
     results = {run: evaluate_robust(run, baseline=baseline or its, **options) for run, its in chosen.items()}
-    comparisons = [Path(each) for each in runs if ComparisonDirectory(each).is_comparison()]
-    return results, [write_report(directory) for directory in (*results, *comparisons)]
+    pages = []
+    for directory in (*results, *(Path(each) for each in runs if ComparisonDirectory(each).is_comparison())):
+        try:
+            pages.append(write_report(directory))
+        except BusyError as error:  # a comparison that is still training writes its page itself
+            options.get("progress", Progress()).note(f"no page was written: {error}")
+    return results, pages
 
 
 def _with_baselines(comparison: Path) -> dict[Path, Path | str | None]:
@@ -181,6 +189,8 @@ def _corruptions(
     if question.imagenet_c is not None:
         corruption_folders(question.imagenet_c, names, severities)  # what is missing is told before hours of work
     subject = CorruptedRun(question)
+    where = question.subject.directory.robustness
+    progress.overview(lambda: overview_of_opened(subject.opened, subject.split or "", writes=where))
     against, notes = _choose_baseline(subject, severities, baseline)
     other = None
     if isinstance(against, Path):
@@ -189,18 +199,23 @@ def _corruptions(
     notes += _about_classes(subject)
     if subject.why_no_clean_images is not None:
         notes.append(f"the error on clean images is not known: {subject.why_no_clean_images}")
-    measured = _measure_all(subject, names, severities, processes, progress)
-    compared: dict[str, Any] | None = None
-    if other is not None:
-        progress.note(f"the baseline: {other.question.run}")
-        found = _measure_all(other, names, severities, processes, progress)
-        compared = {"name": other.question.run.resolve().name, **found}
-        if read_robust(other.question.run, _kind(question)) is None:
-            _write(other, _summary(other, found, None, []))
-    elif against == ALEXNET_NAME:
-        compared = {"name": "AlexNet", "clean_error": ALEXNET_CLEAN, "errors": {name: list(ALEXNET[name]) for name in names}}
-    result = _summary(subject, measured, compared, notes)
-    _write(subject, result)
+    with subject.alone(), other.alone() if other is not None else nullcontext():
+        measured = _measure_all(subject, names, severities, processes, progress)
+        compared: dict[str, Any] | None = None
+        if other is not None:
+            progress.note(f"the baseline: {other.question.run}")
+            found = _measure_all(other, names, severities, processes, progress)
+            compared = {"name": other.question.run.resolve().name, **found}
+            if read_robust(other.question.run, _kind(question)) is None:
+                _write(other, _summary(other, found, None, []))
+        elif against == ALEXNET_NAME:
+            compared = {
+                "name": "AlexNet",
+                "clean_error": ALEXNET_CLEAN,
+                "errors": {name: list(ALEXNET[name]) for name in names},
+            }
+        result = _summary(subject, measured, compared, notes)
+        _write(subject, result)
     return result
 
 
@@ -380,8 +395,9 @@ def _variant(question: Question, variant: str, folder: Path, progress: Progress)
     data, chosen = open_variant(variant, folder, classes)
     opened, _ = question.open(data).limited("test", question.limit)
     processes = opened.processes
+    progress.overview(lambda: overview_of_opened(opened, "test", writes=question.subject.directory.robustness))
     conditions = {
-        "model": question.which_weights(),
+        "model": which_weights(opened),
         "images": {
             "data": variant,
             "folder": str(folder.resolve()),
@@ -396,10 +412,12 @@ def _variant(question: Question, variant: str, folder: Path, progress: Progress)
     among = AmongClasses(opened.task, chosen, len(classes)).to(processes.device)
     task = Classification(among, len(classes))
     evaluator = task.evaluator()
-    found = evaluate(task, opened.loader("test", question.batch_size), processes, progress.note, evaluator)
-    result = {"kind": variant, "conditions": conditions, "samples": evaluator.samples, "classes": len(chosen)}
-    result |= {"error": 1 - found["top1"], "top1": found["top1"], "top5": found["top5"]}
-    result |= {"broken": found.get("broken", 0), "notes": [*([note] if note else []), *_about_broken(found.get("broken", 0))]}
-    if processes.is_main:
-        write_json(question.subject.directory.robustness_file(variant), result)
+    with question.subject.directory.alone(main=processes.is_main):
+        found = evaluate(task, opened.loader("test", question.batch_size), processes, progress.note, evaluator)
+        result = {"kind": variant, "conditions": conditions, "samples": evaluator.samples, "classes": len(chosen)}
+        result |= {"error": 1 - found["top1"], "top1": found["top1"], "top5": found["top5"]}
+        broken = found.get("broken", 0)
+        result |= {"broken": broken, "notes": [*([note] if note else []), *_about_broken(broken)]}
+        if processes.is_main:
+            write_json(question.subject.directory.robustness_file(variant), result)
     return result

@@ -40,19 +40,35 @@ class RunPredictor:
                 answers.append({"image": name, **opened.task.answer(inputs, self.card.facts, top, self.policy)})
         return answers
 
+    def overview(self) -> dict[str, str]:
+        from .overview import overview_of_run
+
+        leaves = "where its thresholds allow" if self.policy is not None else "none: the last exit answers (dynavit calibrate)"
+        early = {"exits": leaves} if self.task.leaves_early else {}
+        return overview_of_run(self.subject.run, self.task.model, self.card, self.source, measured=False) | early
+
     def text(self, answer: Mapping[str, Any]) -> str:
         from ..tasks.table import TASKS
 
         return TASKS[self.card.task].answer_text(answer)
 
-    @cached_property
+    @property
     def task(self) -> Task:
-        """Built without the data set, from what the run has stored about it."""
-        model, _ = self.subject.load()
+        return self._loaded[0]
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Which weights answer, see `Opened`."""
+        return self._loaded[1]
+
+    @cached_property
+    def _loaded(self) -> tuple[Task, dict[str, Any]]:
+        """The task is built without the data set, from what the run has stored about it."""
+        model, _, source = self.subject.load()
         self.card.require_guests(self.subject.run, "task")
         processes = Processes(EngineConfig(device=self.subject.device))
         model.to(processes.device, processes.dtype)  # also of a run in float64
-        return build_task(self.card.task, model, self.card.described_data, self.card.task_options).eval()
+        return build_task(self.card.task, model, self.card.described_data, self.card.task_options).eval(), source
 
     @torch.no_grad()
     def _predict(self, path: Path, top: int) -> dict[str, Any]:

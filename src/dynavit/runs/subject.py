@@ -6,7 +6,7 @@ Nothing at the top imports torch: the command line shows the fields of `Which` a
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from .directory import CheckpointName, RunDirectory, WeightsName
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..common.data import Data
     from ..data.config import DataConfig
     from ..models.cascade.policy import ExitPolicy
+    from .config import TrainConfig
     from .model_files import ModelCard
     from .opened import Opened
 
@@ -63,6 +64,8 @@ class Subject(Which):
     run: Path
     opened_data: "Data | None" = None
 
+    keeps_results: ClassVar[bool] = True  # in its directory
+
     @classmethod
     def of(cls, run: "str | PathLike[str] | Subject", options: "Which | WhichOptions | None" = None) -> "Subject":
         """From a path and the keyword arguments of a verb, whose `data` may also be a data set that is open already."""
@@ -81,44 +84,39 @@ class Subject(Which):
         """Whether these are the weights that are taken by default; stored thresholds were found for them."""
         return self.checkpoint == "last" and self.weights is None
 
-    def source(self) -> dict[str, Any]:
-        """The weights that are used: {"run", "checkpoint", "weights", "step", "sha256" of their file}."""
-        from ..engine.checkpoint import EMA, MODEL, read_manifest
-
-        manifest = read_manifest(self.directory.checkpoint(self.checkpoint))
-        weights = self.weights or ("ema" if EMA in manifest["files"] else "model")
-        checksum = manifest["files"][EMA if weights == "ema" else MODEL]["sha256"]
-        return {
-            "run": self.run.resolve().name,
-            "checkpoint": self.checkpoint,
-            "weights": weights,
-            "step": int(manifest["step"]),
-            "sha256": checksum,
-        }
-
     def policy(self) -> "ExitPolicy | None":
         """Stored thresholds of a cascade; None if there are none, or these are other weights than they were found for."""
         from .calibrate import read_policy
 
         return read_policy(self.run) if self.is_usual and self.directory.policy_file.is_file() else None
 
-    def load(self) -> "tuple[nn.Module, ModelCard]":
-        """The model in evaluation mode, and the card that describes it."""
-        from .model_files import ModelCard, load
+    def load(self) -> "tuple[nn.Module, ModelCard, dict[str, Any]]":
+        """The model in evaluation mode, the card that describes it, and where its weights come from."""
+        from .model_files import ModelCard, load_with_source
 
-        return load(self.run, self.checkpoint, self.weights), ModelCard.read(self.run)
+        model, source = load_with_source(self.run, self.checkpoint, self.weights)
+        return model, ModelCard.read(self.run), source
+
+    def config(self) -> "TrainConfig":
+        """The options of its training: they say on which data, and on which machine."""
+        from .config import stored_config
+
+        return stored_config(self.directory)
+
+    def fitted(self, data: "Data", card: "ModelCard") -> "Data":
+        """Data as the model knows them."""
+        return data.prepared_as(card.facts, self.run)
 
     def open(self, data: "Data | None" = None, loading: "DataConfig | None" = None) -> "Opened":
         """The model with the data set it was trained on, or with another one that has as many classes."""
         from ..data.open import open_data
         from ..engine.processes import Processes
         from .assemble import build_task
-        from .config import stored_config
         from .opened import Opened
 
-        model, card = self.load()
+        model, card, source = self.load()
         card.require_guests(self.run, "task")
-        config = stored_config(self.directory)
+        config = self.config()
         if loading is None:
             loading = replace(config.loading, download=False)  # the run's owner asked for that, the caller did not
         loading = replace(loading, strict=self.strict or loading.strict)
@@ -130,9 +128,9 @@ class Subject(Which):
             else:
                 loading = replace(loading, options={})  # those are of the run's own data set
             data = open_data(self.data or config.data, self.data_dir or (config.data_dir if own else None), loading)
-        data = data.prepared_as(card.facts, self.run)
+        data = self.fitted(data, card)
         config.engine.device = self.device
         processes = Processes(config.engine)
         model = model.to(processes.device, processes.dtype)
         task = build_task(card.task, model, data, card.task_options).eval()
-        return Opened(self, model, task, card, config, data, loading, processes)
+        return Opened(self, model, task, card, source, config, data, loading, processes)

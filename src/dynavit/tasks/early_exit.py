@@ -23,6 +23,7 @@ class EarlyExit(Classification):
 
     name: ClassVar[str] = "early_exit"
     Options: ClassVar[type] = EarlyExitOptions
+    leaves_early: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, classes: int, weights: Sequence[float] | None = None) -> None:
         super().__init__(model, classes)

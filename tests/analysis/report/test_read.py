@@ -157,10 +157,16 @@ def test_neither_run_nor_comparison(tmp_path):
         ("comparison.json", "{}", "settings and varied missing"),
         ("config.yaml", "a: [", r"config\.yaml: this is not the YAML"),
         ("config.yaml", "- a", "found a list"),
-        ("metrics.jsonl", "{}\nnonsense\n", r"metrics\.jsonl:2"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_directory(tmp_path)
+
+
+def test_damaged_lines_are_numbered_and_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "eval"}\nnonsense\n{"kind": "train"}\n{"ki')
+    *lines, note = read_directory(tmp_path).log
+    assert [line["kind"] for line in lines] == ["eval", "train"]
+    assert note == {"kind": "note", "text": "damaged lines of metrics.jsonl are left out, 1 in all: number 2"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from ...common.json_lines import json_lines
 from ...common.metric import Metric
 from ...runs.directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .figures.stored_svg import read_svg
@@ -242,7 +243,7 @@ def read_run(directory: str | Path) -> Run:
         path=files.path,
         config=_yaml(files.config_file),
         environment=_json(files.env_file),
-        log=_json_lines(files.metrics_file),
+        log=_log(files.metrics_file),
         evaluations=evaluations,
         calibration=_json(files.calibration_file),
         robust={file.stem: _json(file) for file in files.robustness_files()},
@@ -318,15 +319,10 @@ def _mapping(file: Path, value: Any) -> dict[str, Any]:
     return value
 
 
-def _json_lines(file: Path) -> list[dict[str, Any]]:
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        return []
-    parsed = []
-    for number, line in enumerate(lines[:-1], 1):  # the rest behind the last line end is still being written
-        try:
-            parsed.append(_mapping(file, json.loads(line)))
-        except ValueError as error:
-            raise ValueError(f"{file}:{number}: this line is not the JSON it should be ({error}); remove it") from error
-    return parsed
+def _log(file: Path) -> list[dict[str, Any]]:
+    """Its whole lines, and a note about the others."""
+    lines = list(json_lines(file))
+    damaged = [str(number) for number, line in enumerate(lines, 1) if line is None]
+    about = f"damaged lines of {file.name} are left out, {len(damaged)} in all: number {', '.join(damaged[:5])}"
+    notes = [{"kind": "note", "text": about}] if damaged else []
+    return [*(line for line in lines if line is not None), *notes]

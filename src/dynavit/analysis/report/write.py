@@ -18,11 +18,15 @@ SectionsOfComparison = Callable[[Comparison], Sequence[Section]]
 
 
 def write_report(
-    directory: str | Path, sections_of: SectionsOf | None = None, sections_of_comparison: SectionsOfComparison | None = None
+    directory: str | Path,
+    sections_of: SectionsOf | None = None,
+    sections_of_comparison: SectionsOfComparison | None = None,
+    out: Path | None = None,
 ) -> Path:
     """Write the page into the directory of a run, a comparison or an analysis of several runs, and return its path.
 
     Args:
+        out: write it to this file instead.
         sections_of: sections that only the run's task knows, such as confusion; none if not given. A comparison shows those of
             one run, see `sections.comparison.example_run`.
         sections_of_comparison: sections that only the task knows and that are about all runs of a comparison; they come first.
@@ -39,6 +43,6 @@ def write_report(
     else:
         own = list(sections_of(found)) if sections_of else []
         title, date, sections = found.name, found.environment.get("date", ""), run_sections(found, own)
-    path = AnyDirectory(directory).report_file
+    path = out or AnyDirectory(directory).report_file
     write_text(path, render(title, str(date).replace("T", " "), sections))
     return path

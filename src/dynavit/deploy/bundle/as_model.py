@@ -12,6 +12,8 @@ class BundleModel(nn.Module):
     def __init__(self, bundle: Bundle) -> None:
         super().__init__()
         self.bundle = bundle
+        if len(bundle.parts) > 1:  # what tells a cascade from a classifier
+            self.exits = nn.ModuleList(nn.Identity() for _ in bundle.parts)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         found = tuple(map(torch.from_numpy, self.bundle.exits(images.detach().cpu().numpy())))

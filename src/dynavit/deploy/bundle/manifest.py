@@ -9,10 +9,12 @@ bundle/  manifest.json  model.onnx | model.pt2          a classifier
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from ...common.files import write_json
+from ...common.owned import Names, names
 
 MANIFEST = "manifest.json"
 FORMAT = "dynavit bundle 1"
@@ -25,6 +27,15 @@ def is_bundle(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and str(manifest.get("format", "")).startswith("dynavit bundle")
+
+
+def names_in_bundle(path: Path) -> Names | None:
+    """The files that the manifest of a bundle lists, and itself; None if this is no bundle."""
+    if not is_bundle(path):
+        return None
+    files = json.loads((path / MANIFEST).read_text()).get("files")
+    listed = files if isinstance(files, dict) else {}
+    return names(*map(re.escape, (MANIFEST, *listed)))
 
 
 def write_manifest(directory: Path, facts: dict[str, Any]) -> None:

@@ -90,6 +90,10 @@ class Bundle:
             f"{here} is a bundle, which has no data set to take images of; name files: dynavit predict {here} photo.png"
         )
 
+    def overview(self) -> dict[str, str]:
+        """{label: text} about the model that answers."""
+        return {"bundle": f"{self.path}: {', '.join(self.manifest['parts'])}", "classes": str(len(self.classes))}
+
     def text(self, answer: Mapping[str, Any]) -> str:
         """An answer as a line, without the name of the file."""
         return answer_line(answer)

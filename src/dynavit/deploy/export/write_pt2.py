@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...common.files import writing
 from .program import quiet, trace
 
 
 def write_pt2(module: nn.Module, inputs: Sequence[Tensor], file: Path) -> None:
     """`inputs` are an example of batch 2; the file takes any batch."""
     program = trace(module, inputs)
-    with quiet():
+    with quiet(), writing(file, RuntimeError):
         torch.export.save(program, file)

@@ -50,6 +50,7 @@ class Cascade(TimmModel):
     ) -> None:
         super().__init__()
         self.img_size, self.embed_dim, self.reuse = pair(img_size), blocks.embed_dim, reuse
+        self.splits = tokens.splits
         self.exits = nn.ModuleList()
         before: Grid | None = None
         for splits in tokens.splits:
@@ -131,6 +132,16 @@ class Cascade(TimmModel):
             if len(stay) < len(sure):  # else nothing has to be copied
                 waiting, state = stay if waiting is None else waiting[stay], state[stay]
         return Predictions(labels, confidence, exits)
+
+    def options_for_fewer_tokens(self, most: int) -> dict[str, Any]:
+        """The option that leaves the last exit at most so many tokens along a side, and the others in proportion.
+
+        The first step of every tokenizer takes larger strides. {} if there are no more already.
+        """
+        times = -(-max(self.exits[-1].grid) // most)  # type: ignore[arg-type]
+        if times == 1:
+            return {}
+        return {"splits": [[[times * n for n in first], *map(list, others)] for first, *others in self.splits]}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers by depth, for learning rates that fall with it: block k of all exits is one layer. Parts that only a cascade

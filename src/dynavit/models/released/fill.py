@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...common.newer_state import newer_names
 from ...norms.statistics.smoothed import SmoothedNorm
 from ..cascade.upsample import Upsample
 from ..sound_weights import check_sound
@@ -49,12 +50,14 @@ def _translate(
     renamed: dict[str, str] = {}
     wrong, missing = [], []
     used: dict[str, Tensor] = {}  # their names -> our tensors
+    newer = newer_names(model)
     for ours, wanted in model.state_dict().items():
         path, _, name = ours.rpartition(".")
         name, transform = key_below(model.get_submodule(path), name) or (name, as_is)
         theirs, transform = key(f"{path}.{name}" if path else name), transforms.get(ours, transform)
         if theirs not in state:
-            missing.append(theirs)
+            if ours not in newer:
+                missing.append(theirs)
             continue
         used[theirs] = wanted
         value = transform(state[theirs])

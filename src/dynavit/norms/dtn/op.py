@@ -3,11 +3,9 @@
     normalise_tokens(Operands(x, weight, bias, lam_mean, lam_var, position), layout, mask)
 
 The C kernel sits behind the dispatcher op `dynavit::dtn`, so that torch.compile, FLOP counters and autograd see one node;
-torch.export and ONNX see the plain products instead. Both ways save only x for the backward pass.
+torch.export, torch.func, torch.jit and ONNX see the plain products instead. Both ways save only x for the backward pass.
 """
 
-import functools
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, get_type_hints
@@ -16,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ..once_differentiable import once_differentiable
+from ..transforms import needs_plain_operations
 from .math import Layout, Operands, token_norm
 from .native import kernel
 from .native.build import load_kernel
@@ -28,7 +28,7 @@ _ONCE = (
 
 def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
     """(b, prefix + t, c) -> weight * (x - mu) / sqrt(sigma^2 + eps) + bias in x's dtype."""
-    plain = backend == "torch" or torch.compiler.is_exporting()
+    plain = backend == "torch" or needs_plain_operations()
     native = not plain and _has_native_form(operands, layout) and native_kernel_available()
     lengths = _lengths(mask, layout) if native and mask is not None else None
     if lengths is not None:
@@ -82,33 +82,6 @@ def _full_precision(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
-class _Refusing(torch.autograd.Function):
-    """Passes gradients through. They depend on `inputs`, but differentiating them again is an error."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: int, *tensors: Any) -> tuple[Any, ...]:
-        return tensors[inputs:]
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(_ONCE)
-
-
-def _once_differentiable(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """As torch's decorator of this name, with an error that names the way out."""
-
-    @functools.wraps(backward)
-    def wrapped(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        with torch.no_grad():
-            grads = backward(ctx, grad)
-        if not torch.is_grad_enabled():  # create_graph=False
-            return grads
-        inputs = (grad, *ctx.saved_tensors)
-        return _Refusing.apply(len(inputs), *inputs, *grads)
-
-    return wrapped
-
-
 class _Recomputed(torch.autograd.Function):
     """`_plain`, but only its inputs are kept for the backward pass, which computes the statistics again."""
 
@@ -120,7 +93,7 @@ class _Recomputed(torch.autograd.Function):
         return _plain(Operands(*tensors), layout, mask)
 
     @staticmethod
-    @_once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors: list[Any] = [
             tensor if tensor is None else tensor.detach().requires_grad_(need)
@@ -209,7 +182,7 @@ class _Native(torch.autograd.Function):
         return output[0]
 
     @staticmethod
-    @_once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _differentiate(ctx, grad, None)
 
@@ -220,6 +193,19 @@ def _refuse(ctx: Any, *_: Any) -> Any:
 
 torch.library.register_autograd("dynavit::dtn", _differentiate, setup_context=_save)
 torch.library.register_autograd("dynavit::dtn_backward", _refuse)
+
+
+@torch.library.register_vmap("dynavit::dtn_backward")
+def _backward_of_each(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Several cotangents of one forward call, one after the other."""
+
+    def of(index: int) -> tuple[Tensor, ...]:
+        own = (part.select(dim, index) if isinstance(dim, int) else part for part, dim in zip(arguments, in_dims, strict=True))
+        grads: tuple[Tensor, ...] = torch.ops.dynavit.dtn_backward(*own)
+        return grads
+
+    grads = [torch.stack(parts) for parts in zip(*(of(index) for index in range(info.batch_size)), strict=True)]
+    return tuple(grads), (0,) * len(grads)
 
 
 @register_flop_formula(torch.ops.dynavit.dtn)

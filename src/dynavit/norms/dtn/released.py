@@ -64,7 +64,7 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         heads = x.unflatten(-1, (self.heads, -1))
         u = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + self.eps)
-        return super().transform(u.flatten(-2), grid, mask)
+        return super().transform(u.reshape(x.shape), grid, mask)
 
     def layout(self, tokens: int, grid: Grid | None) -> Layout:
         layout = super().layout(tokens, grid)

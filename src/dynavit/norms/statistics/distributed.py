@@ -66,7 +66,8 @@ class _AllReduceSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         # The sum S of the x_r of all ranks enters every rank's loss: d(sum of losses)/dx_r = sum over ranks of dL/dS.
-        return _all_reduced(grad)
+        # The same sum again, as a function that can itself be differentiated.
+        return _AllReduceSum.apply(grad)
 
 
 def _all_reduced(x: Tensor) -> Tensor:

@@ -12,9 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..once_differentiable import once_differentiable
 from .distributed import sum_over_processes
+
+_ONCE = (
+    "Feature norms (zscore, minmax, ldfn) have first derivatives only in training, where part of the gradient is taken out; "
+    "for second derivatives call .eval() first."
+)
 
 
 def projected_map(
@@ -41,7 +46,7 @@ class _ProjectedMap(torch.autograd.Function):
         return torch.addcmul(shift, (x - mean) * inverse, scale)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable(_ONCE)
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, inverse, scale, projected, count = ctx.saved_tensors
         z = (x - mean) * inverse

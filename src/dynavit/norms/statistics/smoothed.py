@@ -8,6 +8,7 @@ backward pass. Statistics must move once per step all the same:
     forget_statistics()         the step is not made, or made again
     recomputed forward call     collects nothing
     begin/end_recalibration()   forward calls collect over a whole data set; its exact statistics then replace the smoothed ones
+    NaN or infinite statistics  the step moves nothing and is counted in `skipped_steps`; a NaN would stay for ever
 """
 
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import Norm, statistics_dtype
+from ..contract import Grid, Norm, statistics_dtype
+from ..transforms import refuse_transforms
 
 
 class SmoothedNorm(Norm):
@@ -28,8 +30,10 @@ class SmoothedNorm(Norm):
         rows: how many statistics there are per channel.
     """
 
+    newer_state = ("skipped_steps",)
     pending: Tensor
     pending_weight: Tensor
+    skipped_steps: Tensor
 
     def __init__(self, dim: int, *, rows: int, **shared: Any) -> None:
         super().__init__(dim, **shared)
@@ -42,10 +46,12 @@ class SmoothedNorm(Norm):
         # Between steps these are zero, so they are not part of a checkpoint.
         self.register_buffer("pending", torch.zeros(rows, dim, **self.state_options), persistent=False)
         self.register_buffer("pending_weight", torch.zeros(rows, 1, **self.state_options), persistent=False)
+        self.register_buffer("skipped_steps", torch.zeros((), device=shared.get("device"), dtype=torch.int64))
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         self.forget_statistics()
+        self.skipped_steps.zero_()
 
     # ---- Written by subclasses
 
@@ -66,17 +72,34 @@ class SmoothedNorm(Norm):
 
     # ---- Called by the forward pass and the training loop
 
+    def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
+        self.check_call()
+        return super().forward(x, grid, mask)
+
+    def check_call(self) -> None:
+        """Raise where the memory cannot move."""
+        if self.training:
+            refuse_transforms(f"{type(self).__name__} in training")
+
     @torch.no_grad()
     def collect(self, statistics: Tensor, weight: Tensor) -> None:
         """Take one forward call's statistics. (rows, c), (rows, 1)."""
         if is_recomputation():
             return
         statistics, weight = statistics.to(self.pending.dtype), weight.to(self.pending.dtype)
+        if self.recalibrating or not self.deferred:  # else the whole step is judged, at its end
+            statistics, weight = self.finite_or_none(statistics, weight)
         if self.deferred or self.recalibrating:
             self.pending.copy_(self.merge(self.pending, self.pending_weight, statistics, weight))
             self.pending_weight.add_(weight)
         else:
             self.move(statistics, weight)
+
+    def finite_or_none(self, statistics: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, or zeros of weight 0 if a number is not finite, which is counted. Processes agree, as they share them."""
+        finite = statistics.isfinite().all()
+        self.skipped_steps.add_(~finite)
+        return torch.where(finite, statistics, 0.0), torch.where(finite, weight, 0.0)
 
     def defer_statistics(self, deferred: bool = True) -> None:
         """From now on statistics move at `commit_statistics`; with False, at every forward call again."""
@@ -87,7 +110,7 @@ class SmoothedNorm(Norm):
     def commit_statistics(self) -> None:
         """Called after the optimiser's step: move by the statistics collected since the last one."""
         if self.deferred:
-            self.move(self.pending, self.pending_weight)
+            self.move(*self.finite_or_none(self.pending, self.pending_weight))
             self.forget_statistics()
 
     def begin_recalibration(self) -> None:
@@ -108,6 +131,17 @@ class SmoothedNorm(Norm):
         """Drop statistics that were collected and not committed: the step is not made, or made again from its beginning."""
         self.pending.zero_()
         self.pending_weight.zero_()
+
+    # ---- Checkpoints and logs
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in self.newer_state:
+            state_dict.setdefault(prefix + name, torch.zeros_like(getattr(self, name), device="cpu"))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def scalars(self) -> dict[str, float]:
+        """For logs: the steps whose statistics were not finite, so far."""
+        return {"skipped_steps": float(self.skipped_steps)}
 
 
 def is_recomputation() -> bool:
