@@ -1,6 +1,7 @@
 """Image files are opened in one place, and only in formats that are decoded in this process."""
 
 import io
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -66,3 +67,10 @@ def test_a_few_bytes_that_stand_for_gigabytes_are_refused(tmp_path, monkeypatch,
 def test_image_files_are_opened_in_one_place_only():
     package = Path(dynavit.__file__).parent
     assert [file.name for file in package.rglob("*.py") if "Image.open(" in file.read_text()] == ["pictures.py"]
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.jpg")
+    for read in (read_image, read_rgb):
+        with pytest.raises(ValueError, match="a.jpg: it is not a regular file"):
+            read(tmp_path / "a.jpg")

@@ -90,3 +90,9 @@ def test_what_is_no_tar_file_or_says_not_what_for(tmp_path):
         open_shards("absent", tmp_path, DataConfig())
     with pytest.raises(ValueError, match="data wds/ needs data_dir"):
         open_shards("", None, DataConfig())
+
+
+def test_a_label_that_would_make_a_billion_classes(tmp_path):
+    write_tar(tmp_path / "train.tar", samples(0, 1, 999_999_999))
+    with pytest.raises(ValueError, match="the labels go up to 999999999, but only 3 of them have images"):
+        open_shards("", tmp_path, DataConfig())

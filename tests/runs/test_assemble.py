@@ -76,7 +76,7 @@ def test_unknown_options_name_the_nearest(wrong, near):
     ],
 )
 def test_impossible_numbers_are_refused(name, wrong):
-    with pytest.raises(ValueError, match=f"{name} is greater than 0"):
+    with pytest.raises(ValueError, match=rf"{name}=(0|0\.0|-1\.0): a (whole )?number (greater than 0|at least 1)"):
         from_plain(TrainConfig, wrong)
 
 
@@ -86,3 +86,38 @@ def test_impossible_numbers_are_refused(name, wrong):
 def test_words_that_are_no_choice_name_the_nearest(wrong, near):
     with pytest.raises(UnknownNameError, match=near):
         from_plain(TrainConfig, wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth": 10**8}, "depth=100000000: a number at least 0 and at most 1000"),
+        ({"depth": -1}, "depth=-1: a number at least 0"),
+        ({"depth": float("nan")}, "depth=nan: a number"),
+        ({"embed_dim": 10**9}, "embed_dim=1000000000: a number at least"),
+        (
+            {"embed_dim": 2**20, "heads": 1},
+            "weights of vit_micro alone would take .* GB, and .* GB are free; look at .*embed_dim",
+        ),
+        ({"num_classes": 2**24, "embed_dim": 2**16, "heads": 1}, "GB are free"),
+        ({"depth": "x"}, r"vit_micro cannot be built with these options \(TypeError"),
+        ({"embed_dim": [64]}, r"vit_micro cannot be built with these options \(TypeError"),
+        ({"norm_options": {"window": [1, 2]}}, "window"),
+    ],
+)
+def test_models_that_cannot_be(options, message):
+    """Before anything is allocated; the same for stored options, which are somebody else's."""
+    from dynavit.models.stored_call import build_stored
+
+    with pytest.raises(ValueError, match=message):
+        build_model(TrainConfig(model_options=options), data(8))
+    with pytest.raises(ValueError, match=message):
+        build_stored({"name": "vit_micro", **options})
+
+
+def test_models_of_timm_that_cannot_be():
+    from dynavit.models.stored_call import build_stored
+
+    for options in ({"embed_dim": 2**20, "num_heads": 1}, {"depth": 10**8}, {"embed_dim": None, "num_heads": "x"}):
+        with pytest.raises(ValueError, match=r"GB are free|at most 1000|cannot be built"):
+            build_stored({"name": "vit_tiny_patch16_224", "norm": "dtn", **options})

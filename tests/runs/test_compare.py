@@ -93,7 +93,7 @@ def test_runs_at_the_same_time_share_the_cores(monkeypatch):
         ({"norms": ["ln", "ln"]}, "given twice"),
         ({"seeds": [1, 1]}, "given twice"),
         ({"baseline": "dnt"}, "unknown baseline 'dnt'. Did you mean 'dtn'"),
-        ({"processes": 0}, "processes is at least 1"),
+        ({"processes": 0}, "processes=0: a whole number at least 1"),
         ({"vary": {"norm": ["ln"]}}, "give --norms"),
         ({"vary": {"seed": [1]}}, "give --seeds"),
         ({"vary": {"lr": 0.1}}, "lr needs a list of values"),

@@ -172,9 +172,9 @@ def test_images_in_memory_keep_their_size_and_their_channels():
     [
         ({"crop_pct": 0.0}, "loading.crop_pct=0.0"),
         ({"crop_pct": 1.5}, "loading.crop_pct=1.5"),
-        ({"std": [0.0]}, "each above 0"),
-        ({"mean": [float("nan")]}, "finite"),
-        ({"interpolation": "cubic"}, "one of bicubic, bilinear"),
+        ({"std": [0.0]}, r"loading.std\[0\]=0.0: a number greater than 0"),
+        ({"mean": [float("nan")]}, r"loading.mean\[0\]=nan: a number"),
+        ({"interpolation": "cubic"}, "unknown loading.interpolation 'cubic'. Did you mean 'bicubic'"),
     ],
 )
 def test_numbers_that_mean_nothing(wrong, message):

@@ -4,6 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from ..common.fits import AtLeastOne, Count
 from ..runs.subject import Which
 from .next_steps import tell_next
 from .parse import positional
@@ -14,8 +15,8 @@ def analyze(
     runs: list[Path],
     which: Which,
     split: str | None = None,
-    images: int = 128,
-    shown: int = 2,
+    images: AtLeastOne = 128,
+    shown: Count = 2,
     layers: list[str] | str | None = None,
     token: list[float] | str | None = None,
     out: Path | None = None,

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from ..common.fits import AtLeastOne, Fraction, Positive
 from ..runs.subject import Subject, Which
 from .next_steps import Step, tell_next
 from .parse import positional
@@ -14,14 +15,14 @@ from .show import print_table
 def search(
     run: Path,
     which: Which,
-    gmacs: float | None = None,
-    milliseconds: float | None = None,
-    accuracy: float | None = None,
+    gmacs: Positive | None = None,
+    milliseconds: Positive | None = None,
+    accuracy: Fraction | None = None,
     p: int | None = None,
     split: str = "val",
     judge: str = "test",
     confidence: Literal["max_softmax", "margin", "entropy"] = "max_softmax",
-    batch_size: int = 64,
+    batch_size: AtLeastOne = 64,
     quiet: bool = False,
 ) -> None:
     """Find thresholds for a cascade's exits, and see what early exit then gives: accuracy, GMACs, real time.
@@ -59,7 +60,7 @@ def search(
 
 
 @positional("run")
-def judge(run: Path, which: Which, split: str = "test", batch_size: int = 64, quiet: bool = False) -> None:
+def judge(run: Path, which: Which, split: str = "test", batch_size: AtLeastOne = 64, quiet: bool = False) -> None:
     """Judge the stored thresholds of a cascade on a split, early exit executed; times are measured again.
 
     In Python: `dynavit.runs.calibrate.judge_run(run)`.

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from ..common.fits import Count, Pixels
 from .show import print_table
 
 
@@ -10,10 +11,10 @@ def convert(
     norm: str = "dtn",
     where: list[str] | str | None = None,
     site: str | None = None,
-    depth: list[int] | None = None,
+    depth: list[Count] | None = None,
     start: Literal["identity", "near", "fresh"] | None = None,
-    input_size: int | list[int] | None = None,
-    num_classes: int | None = None,
+    input_size: Pixels | list[Pixels] | None = None,
+    num_classes: Count | None = None,
     causal: bool = False,
     json: bool = False,
 ) -> None:

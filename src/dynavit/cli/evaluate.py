@@ -4,6 +4,7 @@ import json as json_
 from pathlib import Path
 from typing import Any
 
+from ..common.fits import AtLeastOne
 from ..runs.keep import NotStoredError
 from ..runs.subject import Subject, Which
 from .next_steps import Step, tell_next
@@ -16,7 +17,7 @@ def evaluate(
     run: Path,
     which: Which,
     split: str | None = None,
-    batch_size: int = 256,
+    batch_size: AtLeastOne = 256,
     model: str | None = None,
     trust_pt2: bool = False,
     json: bool = False,

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from ..common.fits import AtLeastOne
 from ..runs.subject import Subject, Which
 from .next_steps import Step, tell_next
 from .parse import positional
@@ -13,7 +14,7 @@ def fold(
     run: Path,
     which: Which,
     out: Path | None = None,
-    recalibrate: int | None = None,
+    recalibrate: AtLeastOne | None = None,
     grid: str | None = None,
     overwrite: bool = False,
     quiet: bool = False,

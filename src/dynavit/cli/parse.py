@@ -10,8 +10,9 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
+from ..common.fits import check_fits
 from ..common.registry import nearest_match_error
 from ..runs.config import from_plain
 from .recipes import config_file
@@ -66,6 +67,9 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
     class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         """Types and defaults of options from the one, the docstring's own line breaks from the other."""
 
+        def _expand_help(self, action: argparse.Action) -> str:
+            return _without_annotated(super()._expand_help(action))
+
     types = _option_types(function)
     words = getattr(function, "prepare", list)(words)  # a command may know more about its words
     words = _normal_spelling(_named(words, function, prog), types)
@@ -104,6 +108,9 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
             raise ValueError(f"{prog}: got {stray[1]!r} behind an option. Usage: {_usage(function, prog)}") from error
         raise ValueError(_one_line(error, prog, list(types))) from error
     options = {name: parsed[name] for name in inspect.signature(function).parameters if name not in flat}
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        if name in options and options[name] != inspect.signature(function).parameters[name].default:
+            check_fits(hint, options[name], f"--{name}")
     for name, kind in flat.items():
         options[name] = from_plain(kind, {f.name: _as_dict(parsed[f.name]) for f in dataclasses.fields(kind)})
     return options
@@ -163,24 +170,33 @@ def _flat_parameters(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _option_types(function: Callable[..., Any]) -> dict[str, Any]:
-    """Every option with its type; fields of groups are dotted."""
+    """Every option with its type; fields of groups are dotted. Ranges are left out."""
     types: dict[str, Any] = {}
     flat = _flat_parameters(function)
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, hint in get_type_hints(function).items():
         if name in flat:
-            types |= _field_types(parameter.annotation)
-        else:
-            types[name] = parameter.annotation
+            types |= _field_types(hint)
+        elif name != "return":
+            types[name] = hint
     return types
 
 
 def _field_types(kind: Any, prefix: str = "") -> dict[str, Any]:
     types: dict[str, Any] = {}
+    hints = get_type_hints(kind)
     for f in dataclasses.fields(kind):
-        types[prefix + f.name] = f.type
-        if dataclasses.is_dataclass(f.type):
-            types |= _field_types(f.type, f"{prefix}{f.name}.")
+        types[prefix + f.name] = hints[f.name]
+        if dataclasses.is_dataclass(hints[f.name]):
+            types |= _field_types(hints[f.name], f"{prefix}{f.name}.")
     return types
+
+
+def _without_annotated(text: str) -> str:
+    """
+    >>> _without_annotated("(type: Optional[Annotated[int, at least 1]], default: null)")
+    '(type: Optional[int at least 1], default: null)'
+    """
+    return re.sub(r"(?:typing\.)?Annotated\[(?:<class ')?(\w+)(?:'>)?, ([^\]]*)\]", r"\1 \2", text)
 
 
 def _named(words: Sequence[str], function: Callable[..., Any], prog: str) -> list[str]:
@@ -264,6 +280,7 @@ def _one_line(error: Exception, prog: str, known: Sequence[str]) -> str:
     unknown = re.search(r"(?:Option|Key) '([\w.]+)'", message)
     if unknown and unknown[1] not in known:
         return str(nearest_match_error("option", unknown[1], [name for name in known if name not in _OWN_OPTIONS]))
+    message = _without_annotated(message)
     message = re.sub(r'Parser key "([\w.]+)":', r"--\1:", message)
     message = re.sub(r"<class '(\w+)'>", r"\1", message)
     return f"{message} (see {prog} --help)"

@@ -3,6 +3,7 @@
 import json as json_
 from pathlib import Path
 
+from ..common.fits import AtLeastOne
 from ..runs.subject import Subject, Which
 from .parse import positional
 from .show import print_overview
@@ -15,9 +16,9 @@ def predict(
     run: Path,
     which: Which,
     images: list[Path] = NO_IMAGES,
-    top: int = 3,
+    top: AtLeastOne = 3,
     split: str | None = None,
-    limit: int = 16,
+    limit: AtLeastOne = 16,
     int8: bool = False,
     trust_pt2: bool = False,
     json: bool = False,

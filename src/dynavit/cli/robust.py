@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..common.fits import AtLeastOne, Seed
 from ..runs.subject import Which
 from .next_steps import Step, tell_next
 from .parse import positional
@@ -29,11 +30,11 @@ def robust(
     split: str | None = None,
     corruptions: str | None = None,
     severities: list[int] = ALL_SEVERITIES,
-    limit: int | None = None,
-    seed: int = 0,
+    limit: AtLeastOne | None = None,
+    seed: Seed = 0,
     exact: bool = False,
-    processes: int = 1,
-    batch_size: int = 256,
+    processes: AtLeastOne = 1,
+    batch_size: AtLeastOne = 256,
     imagenet_c: Path | None = None,
     imagenet_r: Path | None = None,
     imagenet_a: Path | None = None,

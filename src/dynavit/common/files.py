@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .fits import check_fits
+
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -67,6 +69,35 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Indented JSON. NaN and infinity are refused: no other reader of JSON takes them."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str], kind: Any = dict[str, Any]) -> Any:
+    """The value of a JSON file that fits the hint `kind`, see `common.fits`. ValueError that names the file if it does not.
+
+    NaN and infinity are refused, as `write_json` does; so are numbers of more than 64 bits and what is no regular file.
+    """
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path} is not a regular file")
+    try:
+        value = json.loads(Path(path).read_bytes(), parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+        check_fits(kind, value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged, or not from this version: {error}") from error
+    return value
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+def _whole(text: str) -> float:
+    number = int(text)
+    return number if abs(number) < 2**63 else _refuse(f"{text[:9]}...")
 
 
 def with_nulls(value: Any) -> Any:

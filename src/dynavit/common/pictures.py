@@ -5,6 +5,7 @@ Pillow goes by a file's content, whatever its name says, and knows formats that 
 """
 
 import os
+from pathlib import Path
 from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
@@ -17,9 +18,11 @@ def open_picture(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     """An image whose pixels are read when they are needed; to be closed.
 
     Raises:
-        ValueError: of another format, or so large that it can only be meant to fill the memory.
+        ValueError: no regular file, of another format, or so large that it can only be meant to fill the memory.
         Exception: whatever else a broken file makes decoders stumble with.
     """
+    if isinstance(file, str | os.PathLike) and Path(file).exists() and not Path(file).is_file():
+        raise ValueError("it is not a regular file")  # opening a pipe would wait for somebody to write
     try:
         image = Image.open(file, formats=FORMATS)
     except UnidentifiedImageError as error:

@@ -3,10 +3,11 @@
 Nothing here imports torch, so that the command line can explain itself at once.
 """
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from ..common.fits import AtLeastOne, Count, Fraction, NotNegative, Pixels, Positive, Range, Seed, Share, check_fits
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos", "box", "hamming"]
 
@@ -33,14 +34,14 @@ class DataConfig:
 
     download: bool = False
     strict: bool = False
-    image_size: int | None = None
-    val_fraction: float = 0.1
-    split_seed: int = 0
-    limit: int = 0
-    workers: int = 2
+    image_size: Pixels | None = None
+    val_fraction: Share = 0.1
+    split_seed: Seed = 0
+    limit: Count = 0
+    workers: Annotated[int, Range(least=0, most=1024)] = 2
     mean: list[float] | None = None
-    std: list[float] | None = None
-    crop_pct: float | None = None
+    std: list[Positive] | None = None
+    crop_pct: Annotated[float, Range(above=0, most=1)] | None = None
     interpolation: Interpolation | None = None
     train_root: Path | None = None
     train_list: Path | None = None
@@ -49,15 +50,7 @@ class DataConfig:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
-            raise ValueError(f"loading.crop_pct={self.crop_pct}: a part of the shorter side, above 0 and up to 1")
-        if self.interpolation is not None and self.interpolation not in get_args(Interpolation):
-            known = ", ".join(get_args(Interpolation))
-            raise ValueError(f"loading.interpolation={self.interpolation!r}: one of {known}")
-        if any(not 0 < value < math.inf for value in self.std or ()):
-            raise ValueError(f"loading.std={self.std}: deviations of pixels, each above 0")
-        if any(not math.isfinite(value) for value in self.mean or ()):
-            raise ValueError(f"loading.mean={self.mean}: means of pixels are finite numbers")
+        check_fits(DataConfig, self, "loading")
 
 
 @dataclass
@@ -78,19 +71,14 @@ class AugmentConfig:
     """
 
     recipe: Literal["auto", "light", "deit", "none"] = "auto"
-    padding: float = 0.125
+    padding: Fraction = 0.125
     flip: bool | None = None
     auto_augment: str = "rand-m9-mstd0.5-inc1"
-    erase: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    label_smoothing: float = 0.0
-    repeats: int = 1
+    erase: Fraction = 0.0
+    mixup: NotNegative = 0.0
+    cutmix: NotNegative = 0.0
+    label_smoothing: Fraction = 0.0
+    repeats: AtLeastOne = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.padding <= 1:
-            raise ValueError(f"augment.padding={self.padding}: a fraction of the side, from 0 to 1")
-        if not 0 <= self.erase <= 1:
-            raise ValueError(f"augment.erase={self.erase}: a probability, from 0 to 1")
-        if self.repeats < 1:
-            raise ValueError(f"augment.repeats={self.repeats}: each image that takes part is visited at least once")
+        check_fits(AugmentConfig, self, "augment")

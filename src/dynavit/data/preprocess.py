@@ -37,7 +37,7 @@ def preprocess(path: str | PathLike[str], description: dict[str, Any]) -> Tensor
 
         return eval_transform(**options)(image)
     (height, width), size = options["stored_size"], tuple(options["image_size"])
-    mean, std = torch.tensor(options["mean"]), torch.tensor(options["std"])
+    mean, std = (torch.tensor(options[name], dtype=torch.float32) for name in ("mean", "std"))
     image = image.convert("L" if len(mean) == 1 else "RGB").resize((width, height))
     pixels = torch.from_numpy(np.array(image)).reshape(height, width, -1).permute(2, 0, 1)
     pixels = pad(pixels[None], canvas_size((height, width), size))

@@ -19,6 +19,7 @@ from .folder import photo_data_set, some
 from .read_image import read_image
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
+MOST_EMPTY = 1000  # classes for each one that has images: a few classes of many may be left, but a billion is a mistake
 SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
@@ -45,7 +46,12 @@ def open_shards(name: str, data_dir: Path | None, config: DataConfig) -> DataSet
             labels.append(label)
     if not splits:
         raise ValueError(f"data wds/{name}: no tar files in {folder}")
-    classes = 1 + max(label for _, labels in splits.values() for label in labels)
+    found = {label for _, labels in splits.values() for label in labels}
+    classes = 1 + max(found)
+    if classes > max(MOST_EMPTY * len(found), MOST_EMPTY):
+        raise ValueError(
+            f"data wds/{name}: the labels go up to {max(found)}, but only {len(found)} of them have images; count them from 0"
+        )
     return photo_data_set(
         f"wds/{name}",
         {split: MapSplit(read_place, places, torch.tensor(labels)) for split, (places, labels) in splits.items()},

@@ -10,9 +10,7 @@ other files, so that a truncated, altered or foreign file is noticed, and the ru
 """
 
 import hashlib
-import json
 import os
-import pickle
 import secrets
 import shutil
 import time
@@ -20,14 +18,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..common.files import force_to_disk, write_json, writing
+from ..common.files import force_to_disk, read_json, write_json, writing
+from ..common.fits import Count, check_fits
+from ..common.stored_shapes import StoredFile
+from ..runs.directory import Best
+from .clock import ClockState
 
 MODEL, EMA, TASK = "model.safetensors", "ema.safetensors", "task.safetensors"
 STATE, MANIFEST = "state.pt", "manifest.json"
@@ -109,7 +111,7 @@ class Checkpoints:
                 snapshot = read_checkpoint(path)
                 check(snapshot)
             except ValueError as error:
-                problems.append(str(error))
+                problems.append(str(error) if str(path) in str(error) else f"{path}: {error}")
                 continue
             for problem in problems:
                 note(f"{problem}; going on from {path.name}, step {snapshot.state['step']}")
@@ -168,10 +170,40 @@ def _removed_if_unfinished(path: Path) -> Iterator[None]:
         raise
 
 
+class Manifest(TypedDict):
+    """manifest.json of a checkpoint."""
+
+    format: str
+    step: Count
+    files: dict[str, StoredFile]
+    depends_on: NotRequired[dict[str, Any]]  # what the run gave, if anything
+
+
+class State(TypedDict):
+    """The part of state.pt that is needed to go on; see `Trainer.snapshot`."""
+
+    step: Count
+    total: Count
+    steps_per_epoch: Count
+    optimiser: dict[str, dict[str, Tensor]]
+    scaler: dict[str, float]
+    ema_updates: Count
+    window: dict[str, Tensor]
+    window_steps: Count
+    window_images: Count
+    best: Best | None
+    log_size: Count
+    clock: ClockState
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
-    """{"format", "step", "files": {name: {"bytes", "sha256"}}, "depends_on": what the run gave, if anything}, not compared
-    with the files; see `verify_checkpoint`."""
-    return json.loads((path / MANIFEST).read_text())
+    """See `Manifest`; not compared with the files, which `verify_checkpoint` does."""
+    try:
+        return read_json(path / MANIFEST, Manifest)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{path / MANIFEST} is missing, so nothing says whether {path} is complete") from None
+    except ValueError as error:
+        raise DamagedCheckpointError(str(error)) from error
 
 
 def has_average(path: Path) -> bool:
@@ -221,7 +253,8 @@ def _read_checkpoint(path: Path) -> Snapshot:
     files = verify_checkpoint(path)
     try:
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        check_fits(dict[str, Any], state)
+    except Exception as error:  # torch raises whatever its unpickler trips over
         raise DamagedCheckpointError(f"{path / STATE} cannot be read: {_first_line(error)}") from error
     ema, task = (read_weights(path, name) if name in files else None for name in (EMA, TASK))
     return Snapshot(read_weights(path, MODEL), ema, state, task)
@@ -237,18 +270,15 @@ def read_weights(path: Path, name: str = MODEL) -> dict[str, Tensor]:
 
 def verify_checkpoint(path: Path) -> set[str]:
     """Compare the files with the manifest and return their names."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        kind, files = manifest["format"], manifest["files"]
-        expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items()}
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"{path / MANIFEST} is missing, so nothing says whether {path} is complete") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpointError(f"{path / MANIFEST} is not the manifest of a checkpoint: {_first_line(error)}") from error
+    manifest = read_manifest(path)
+    kind = manifest["format"]
+    expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
     if kind != FORMAT or not {MODEL, STATE} <= expected.keys():
         raise DamagedCheckpointError(f"{path / MANIFEST} describes {kind!r}, this version reads {FORMAT!r}")
     for name, (size, digest) in expected.items():
         file = path / name
+        if Path(name).name != name:
+            raise DamagedCheckpointError(f"{path / MANIFEST} names {name!r}, which is not a file of the checkpoint")
         if not file.is_file():
             raise DamagedCheckpointError(f"{file} is missing")
         if file.stat().st_size != size:

@@ -3,6 +3,17 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypedDict
+
+from ..common.fits import NotNegative
+
+
+class ClockState(TypedDict):
+    """Seconds that a later session begins with."""
+
+    seconds: NotNegative
+    training_seconds: float
+    lap_began: float
 
 
 class Clock:
@@ -40,6 +51,5 @@ class Clock:
         self.lap_began = now
         return {"seconds": round(self.seconds(), 4), "training_seconds": round(now, 4), "images_per_second": round(rate, 2)}
 
-    def state(self) -> dict[str, float]:
-        """The state that a later session begins with."""
+    def state(self) -> ClockState:
         return {"seconds": self.seconds(), "training_seconds": self.training_seconds(), "lap_began": self.lap_began}

@@ -1,7 +1,12 @@
 """Options of the training loop. Every field is read by the loop; the names are the options of `dynavit train`."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from ..common.fits import AtLeastOne, Count, Fraction, NotNegative, Positive, Range, Seed, Share
+
+Epochs = Annotated[float, Range(above=0, most=1e6)]
+Threads = Annotated[int, Range(least=1, most=1024)]  # far more than that crash the OpenMP library
 
 
 @dataclass
@@ -25,18 +30,18 @@ class OptimConfig:
     """
 
     algorithm: Literal["adamw", "sgd"] = "adamw"
-    weight_decay: float = 0.05
+    weight_decay: NotNegative = 0.05
     decay_all: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    momentum: float = 0.9
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    momentum: Share = 0.9
     schedule: Literal["cosine", "rsqrt_warmup"] = "cosine"
-    warmup_epochs: float = 1.0
-    min_lr: float = 0.01
-    clip: float = 1.0
-    accumulate: int = 1
-    layer_decay: float = 1.0
-    backbone_lr: float = 1.0
+    warmup_epochs: NotNegative = 1.0
+    min_lr: Fraction = 0.01
+    clip: NotNegative = 1.0
+    accumulate: AtLeastOne = 1
+    layer_decay: Positive = 1.0
+    backbone_lr: NotNegative = 1.0
 
 
 @dataclass
@@ -48,7 +53,7 @@ class EmaConfig:
         warmup: let the decay grow with the steps, (1 + n) / (10 + n), so that the start is forgotten.
     """
 
-    decay: float = 0.0
+    decay: Share = 0.0
     warmup: bool = True
 
 
@@ -73,12 +78,12 @@ class EngineConfig:
     precision: Literal["float32", "bf16", "fp16", "float64"] = "float32"
     compile: bool = False
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    log_every: int = 20
-    scalars_every: int = 0
-    eval_every: int = 1
-    checkpoint_every: int = 0
+    log_every: AtLeastOne = 20
+    scalars_every: Count = 0
+    eval_every: AtLeastOne = 1
+    checkpoint_every: Count = 0
     check_finite: bool = True
-    threads: int | None = None
+    threads: Threads | None = None
     device: str | None = None
     tensorboard: bool = False
 
@@ -87,9 +92,9 @@ class EngineConfig:
 class TrainPlan:
     """Everything the loop itself needs to know."""
 
-    epochs: float = 20
-    lr: float = 1e-3
-    seed: int = 0
+    epochs: Epochs = 20
+    lr: Positive = 1e-3
+    seed: Seed = 0
     optim: OptimConfig = field(default_factory=OptimConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)

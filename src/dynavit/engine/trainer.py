@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..common.batch import Batch
-from .checkpoint import Checkpoints, Snapshot
+from ..common.fits import check_fits
+from .checkpoint import STATE, Checkpoints, Snapshot, State
 from .clock import Clock
 from .compiling import Compiled
 from .config import TrainPlan
@@ -23,7 +24,7 @@ from .processes import Processes
 from .schedule import lr_at
 from .seeding import seed_everything
 from .sharded import assign, gathered, whole_number
-from .task_state import may_lack, own_state
+from .task_state import may_lack, own_state, trained_parameters
 
 
 class Trainer:
@@ -236,6 +237,7 @@ class Trainer:
         self.clock = Clock(**state["clock"])
 
     def _check_fits(self, snapshot: Snapshot) -> None:
+        check_fits(State, snapshot.state, STATE)
         own = {name: tuple(tensor.shape) for name, tensor in (self.task.model.state_dict() | own_state(self.task)).items()}
         stored = {name: tuple(tensor.shape) for name, tensor in (snapshot.model | (snapshot.task or {})).items()}
         newer = may_lack(self.task)
@@ -256,3 +258,8 @@ class Trainer:
             raise ValueError(
                 "the checkpoint has an EMA and the plan has none, or the other way round; resume with the same ema.decay"
             )
+        shapes = {name: parameter.shape for name, parameter in trained_parameters(self.task).items()}
+        for name, moments in snapshot.state["optimiser"].items():
+            for key, moment in moments.items():
+                if moment.shape != (shapes.get(name) if key != "step" else ()):
+                    raise ValueError(f"{STATE}: the optimiser's {key} of {name} has shape {tuple(moment.shape)}")

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..common.registry import UnknownNameError
 from .registry import create_model
+from .size import check_size
 from .stored_call import stored_call
 
 Size = tuple[int, int]  # (height, width) or (rows, cols)
@@ -44,6 +45,7 @@ def options_for_images(name: str, image_size: Size, given: Mapping[str, Any]) ->
         ValueError: more than 400 tokens, and more than the model was made for, that the options given do not ask for.
     """
     call = stored_call({"name": name, **given})  # without weights
+    check_size(call)
     with torch.device("meta"):  # only to look at it
         try:
             built = create_model(**call, img_size=image_size)

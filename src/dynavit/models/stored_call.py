@@ -13,6 +13,7 @@ from torch import nn
 
 from ..common.registry import nearest_match_error
 from .registry import MODELS, SWAP_OPTIONS, create_model, timm_entry
+from .size import check_size
 
 # Arguments of timm that say where weights come from. A run has its own, so it stores none of these and reads none.
 WEIGHT_SOURCES = {
@@ -48,8 +49,24 @@ def stored_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_stored(call: Mapping[str, Any]) -> nn.Module:
-    """The model of a stored call, with fresh weights."""
-    return create_model(**stored_call(call))
+    """The model of a stored call, with fresh weights. ValueError if these options make no model, or one that is too large."""
+    return build_checked(stored_call(call))
+
+
+def build_checked(call: Mapping[str, Any]) -> nn.Module:
+    """The model of a call whose options were not checked, for instance those of a file: any failure is a ValueError."""
+    check_size(stored_call(call))
+    try:
+        return create_model(**call)
+    except ValueError:
+        raise
+    except Exception as error:  # a text for a number, a list for a text: constructors stumble in any way
+        if MODELS.guest(call["name"]) is not None:
+            raise  # somebody is writing that function, and wants to see where it failed
+        reason = " ".join(str(error).split()) or "no reason given"
+        raise ValueError(
+            f"the model {call['name']} cannot be built with these options ({type(error).__name__}: {reason})"
+        ) from error
 
 
 def _options_of_timm(name: str) -> set[str]:

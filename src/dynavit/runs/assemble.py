@@ -76,13 +76,12 @@ def build_task(name: str, model: nn.Module, data: Any, options: Mapping[str, Any
 
 def build_model(config: TrainConfig, data: "Data") -> tuple[nn.Module, dict[str, Any]]:
     """A model for these data, with random weights from the seed, and the call that rebuilds it (`models.stored_call`)."""
-    from ..models import create_model
-    from ..models.stored_call import stored_call
+    from ..models.stored_call import build_checked, stored_call
 
     call = model_call(config, data)
     stored = stored_call(call)  # before the model, since a run that cannot be loaded again is worth nothing
     torch.manual_seed(config.seed)
-    return create_model(**call), stored
+    return build_checked(call), stored
 
 
 def training_task(config: TrainConfig, data: "Data | None" = None) -> "tuple[Task, Loader]":

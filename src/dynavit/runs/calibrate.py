@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..analysis.report.read import read_calibration as read_stored
 from ..bench.exits import exit_gmacs, exit_milliseconds, prediction_milliseconds
 from ..common.files import write_json, write_text
 from ..data.picture import data_uri
@@ -172,8 +173,7 @@ def read_policy(run: Path) -> ExitPolicy:
 
 def read_calibration(run: Path) -> dict[str, Any] | None:
     """The result that `calibrate_run` or `judge_run` wrote last; None if neither was called."""
-    path = RunDirectory(run).calibration_file
-    return json.loads(path.read_text()) if path.is_file() else None
+    return read_stored(RunDirectory(run).calibration_file) or None
 
 
 @dataclass(frozen=True)
@@ -334,10 +334,14 @@ def _plain(point: Point) -> dict[str, Any]:
 
 def _stored_curve(run: Path, policy: ExitPolicy) -> Array:
     """(points, exits) that were found with the policy; none if it came from elsewhere."""
-    stored = read_calibration(run) or {"policy": {}}
+    stored: dict[str, Any] = read_calibration(run) or {"policy": {}}
     if stored["policy"].get("confidence_kind") != policy.confidence_kind:
         return np.empty((0, policy.exits))
     rows = [[EVERYONE if t is None else t for t in point["thresholds"]] for point in stored["curve"]]
+    if any(len(row) != policy.exits for row in rows):
+        raise ValueError(
+            f"{RunDirectory(run).calibration_file}: its curve is not of {policy.exits} exits; calibrate the run anew"
+        )
     return np.array(rows, np.float64).reshape(-1, policy.exits)
 
 

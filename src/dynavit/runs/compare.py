@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..common.files import write_json
+from ..common.fits import Range, Seed
 from ..common.lock import BusyError
 from ..common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
@@ -39,11 +40,11 @@ class CompareConfig(TrainConfig):
     """
 
     norms: list[str] | str = field(default_factory=lambda: ["ln", "dtn"])
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    vary: dict[str, list[Any]] = field(default_factory=dict)
+    seeds: list[Seed] = field(default_factory=lambda: [0, 1, 2])
+    vary: dict[str, Any] = field(default_factory=dict)
     baseline: str | None = None
     title: str = "Comparison of normalisers"
-    processes: int = 1
+    processes: Annotated[int, Range(least=1, most=1024)] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,8 +58,6 @@ class CompareConfig(TrainConfig):
             self.baseline = self.norms[0]
         if self.baseline not in self.norms:
             raise nearest_match_error("baseline", self.baseline, self.norms)
-        if self.processes < 1:
-            raise ValueError(f"processes is at least 1, got {self.processes}")
 
 
 @dataclass(frozen=True)

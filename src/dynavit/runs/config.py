@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ..common.fits import AtLeastOne, Positive, Seed, check_fits
 from ..common.registry import nearest_match_error
 from ..data.config import AugmentConfig, DataConfig
-from ..engine.config import EmaConfig, EngineConfig, OptimConfig, TrainPlan
+from ..engine.config import EmaConfig, EngineConfig, Epochs, OptimConfig, TrainPlan
 from .directory import RunDirectory
 
 T = TypeVar("T")
@@ -49,10 +50,10 @@ class TrainConfig:
     norm: str | None = None
     data: str = "auto"
     data_dir: Path | None = None
-    epochs: float = 20
-    batch_size: int = 64
-    lr: float = 1e-3
-    seed: int = 0
+    epochs: Epochs = 20
+    batch_size: AtLeastOne = 64
+    lr: Positive = 1e-3
+    seed: Seed = 0
     init_from: str | None = None
     init_partial: bool = False
     task: str | None = None
@@ -66,13 +67,7 @@ class TrainConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def __post_init__(self) -> None:
-        numbers = {"epochs": self.epochs, "batch_size": self.batch_size, "lr": self.lr}
-        numbers |= {"optim.accumulate": self.optim.accumulate, "engine.log_every": self.engine.log_every}
-        numbers |= {"engine.eval_every": self.engine.eval_every}
-        for name, number in numbers.items():
-            if not number > 0:
-                raise ValueError(f"{name} is greater than 0, got {number}")
-        check_choices(self)
+        check_fits(type(self), self)
 
     @property
     def plan(self) -> TrainPlan:
@@ -82,7 +77,10 @@ class TrainConfig:
 
 def stored_config(run: RunDirectory) -> TrainConfig:
     """The options that a run was begun with; younger options have their defaults."""
-    return from_plain(TrainConfig, upgraded(run.read_config()))
+    try:
+        return from_plain(TrainConfig, upgraded(run.read_config()))
+    except ValueError as error:
+        raise ValueError(f"{run.config_file}: {error}") from error
 
 
 def upgraded(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,16 +90,6 @@ def upgraded(plain: Mapping[str, Any]) -> dict[str, Any]:
     if weights is not None:
         plain["task_options"] = {**plain.get("task_options", {}), "weights": weights}
     return plain
-
-
-def check_choices(config: Any, where: str = "") -> None:
-    """Fields that are one of several words hold one of them; a dataclass does not look by itself."""
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        if dataclasses.is_dataclass(value):
-            check_choices(value, f"{where}{name}.")
-        elif get_origin(hint) is Literal and value not in get_args(hint):
-            raise nearest_match_error(f"{where}{name}", str(value), [str(word) for word in get_args(hint)])
 
 
 def to_plain(config: Any) -> dict[str, Any]:
@@ -117,7 +105,9 @@ def from_plain(kind: type[T], plain: Mapping[str, Any], where: str = "") -> T:
         if name not in hints:
             raise nearest_match_error("option", f"{where}{name}", [f"{where}{known}" for known in hints])
         values[name] = _typed(hints[name], value, f"{where}{name}.")
-    return kind(**values)
+    made = kind(**values)
+    check_fits(kind, made, where.removesuffix("."))
+    return made
 
 
 def _plain(value: Any) -> Any:
@@ -133,18 +123,26 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
+    """The value as its type, where that is clear; `check_fits` finds the others."""
     if value is None:
         return None
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return from_plain(hint, value, where)  # type: ignore[arg-type]
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if Path in options:
+    if Path in options and isinstance(value, str):
         return Path(value)
     items = next((get_args(option)[0] for option in options if get_origin(option) is list), None)
     if items is not None and isinstance(value, str):  # 1,2,3 on a command line
         value = [word.strip() for word in value.strip("[]").split(",") if word.strip()]
     if items in (int, float) and isinstance(value, list):
-        return [items(item) for item in value]
+        return [_number(items, item) for item in value]
     if float in options and isinstance(value, str | int) and not isinstance(value, bool):
-        return float(value)  # YAML reads 5e-4 as a string
-    return tuple(value) if get_origin(hint) is tuple else value
+        return _number(float, value)  # YAML reads 5e-4 as a string
+    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
+
+
+def _number(kind: type, value: Any) -> Any:
+    try:
+        return kind(value) if isinstance(value, str | int) and not isinstance(value, bool) else value
+    except (ValueError, OverflowError):
+        return value

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
-from ..common.files import write_json
+from ..common.files import read_json, write_json
+from ..common.fits import Count, Fraction
 from ..data.config import DataConfig
 from ..data.corruptions.exact import check_exact
 from ..data.corruptions.loader import CorruptedLoader
@@ -43,6 +44,13 @@ class Question:
 
     def open(self, data: DataSet | None = None) -> Opened:
         return self.subject.open(data, self.loading)
+
+
+class StoredError(TypedDict):
+    """The error at one corruption and severity, and how many images could not be read."""
+
+    error: Fraction
+    broken: Count
 
 
 class Measured(NamedTuple):
@@ -125,7 +133,7 @@ class CorruptedRun:
     def known(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Measured]:
         """(corruption, severity) to what was found before. All processes go by the files that the first one sees."""
         files = [(name, severity, self._file(name, severity)) for name, severity in wanted]
-        stored = [(name, severity, json.loads(file.read_text())) for name, severity, file in files if file.is_file()]
+        stored = [(name, severity, read_json(file, StoredError)) for name, severity, file in files if file.is_file()]
         seen = [(name, severity, content["error"], content["broken"]) for name, severity, content in stored]
         first = json.loads(self.opened.processes.join([json.dumps(seen)])[0])
         return {(name, severity): Measured(error, broken) for name, severity, error, broken in first}

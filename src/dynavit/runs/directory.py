@@ -8,16 +8,16 @@ Training, evaluation and reports talk through these files alone. This module imp
 and the analysis may read and write through it too.
 """
 
-import json
 import os
 import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from ..common.files import with_nulls, write_json, write_text
+from ..common.files import read_json, with_nulls, write_json, write_text
+from ..common.fits import Count
 from ..common.lock import LOCK, only_writer
 from ..common.owned import LEFT_OVER, foreign_files, in_words, names, remove_ours
 
@@ -33,6 +33,21 @@ KINDS = (
     *("positions", "directions", "attention_maps", "exits"),
 )
 ROBUSTNESS = ("corruptions", "imagenet_c", "imagenet_r", "imagenet_a")
+
+
+class Best(TypedDict):
+    """The best validation of a training."""
+
+    value: float
+    step: Count
+    weights: WeightsName
+
+
+class Finished(TypedDict):
+    """finished.json"""
+
+    steps: Count
+    best: Best | None
 
 
 class AnyDirectory:
@@ -209,7 +224,7 @@ class RunDirectory(AnyDirectory):
 
         try:
             config = yaml.safe_load(self.config_file.read_text())
-        except (yaml.YAMLError, ValueError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{self.config_file} is damaged, bring it back as it was: {reason}") from error
         if not isinstance(config, dict):
@@ -231,7 +246,7 @@ class RunDirectory(AnyDirectory):
         for split in ("test", "val"):
             file = self.evaluation_file(split)
             if file.is_file():
-                return json.loads(file.read_text())
+                return read_json(file)
         return None
 
     def mark_finished(self, facts: dict[str, Any]) -> None:
@@ -239,7 +254,7 @@ class RunDirectory(AnyDirectory):
 
     def finished(self) -> dict[str, Any] | None:
         """The facts that `mark_finished` wrote; None if the training has not come to its end."""
-        return json.loads(self.finished_file.read_text()) if self.finished_file.is_file() else None
+        return read_json(self.finished_file, Finished) if self.finished_file.is_file() else None
 
     # ---- Overwriting
 

@@ -1,6 +1,5 @@
 """Files -> models: run directories, bundles, releases, state dicts."""
 
-import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -8,13 +7,15 @@ from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from ..common.files import write_json
+from ..common.files import read_json, write_json
+from ..common.fits import check_fits
 from ..common.plugins import require_guests
+from ..common.stored_shapes import check_preprocess
 from ..deploy.bundle.manifest import is_bundle
 from ..models.released import import_released
 from .directory import CheckpointName, RunDirectory, WeightsName
@@ -23,6 +24,23 @@ FIRST_TASK = "classification"  # of runs from before cards named their task
 
 # Keys under which other checkpoints keep their weights; averaged ones first, because those were evaluated.
 CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
+
+
+class StoredModel(TypedDict):
+    """Keyword arguments of `create_model`; options of the model are checked when it is built."""
+
+    name: str
+    norm: NotRequired[str | None]
+    norm_options: NotRequired[dict[str, Any] | None]
+
+
+class StoredGuest(TypedDict):
+    """See `common.registry.Guest`."""
+
+    kind: str
+    name: str
+    file: str
+    sha256: str
 
 
 @dataclass
@@ -49,7 +67,7 @@ class ModelCard:
     task: str = ""
     task_options: dict[str, Any] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
-    guests: list[dict[str, Any]] = field(default_factory=list)
+    guests: list[StoredGuest] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.task:
@@ -91,10 +109,19 @@ class ModelCard:
         if not path.is_file():
             what = "is not a directory" if not run.is_dir() else f"has no {path.name}, so it is not a run of `dynavit train`"
             raise ValueError(f"{run} {what}")
+        card = read_json(path, cls)
         try:
-            return cls(**json.loads(path.read_text()))
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path} is damaged, or of another version: {error}") from error
+            check_fits(StoredModel, card["model"], "model")
+            if card["classes"] and len(card["classes"]) != card["model"].get("num_classes", len(card["classes"])):
+                outputs = card["model"]["num_classes"]
+                raise ValueError(f"there are {len(card['classes'])} names of classes for a model with num_classes={outputs}")
+            if card["preprocess"]:
+                check_preprocess(card["preprocess"])
+                if (channels := len(card["preprocess"]["mean"])) != card["model"].get("in_chans", channels):
+                    raise ValueError(f"images have {channels} channels, the model in_chans={card['model']['in_chans']}")
+            return cls(**card)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged, or not from this version: {error}") from error
 
 
 def load(

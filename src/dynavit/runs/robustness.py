@@ -8,7 +8,6 @@ imagenet_c.json                             the same with the files of ImageNet-
 imagenet_r.json, imagenet_a.json            accuracy among the 200 classes of these
 """
 
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from ..analysis.measures.corruption_error import ALEXNET, ALEXNET_CLEAN, summarise
 from ..analysis.report.read import read_comparison
-from ..common.files import write_json
+from ..common.files import read_json, write_json
 from ..common.lock import BusyError
 from ..common.registry import nearest_match_error
 from ..common.task import Task
@@ -155,7 +154,7 @@ def _with_baselines(comparison: Path) -> dict[Path, Path | str | None]:
 def read_robust(run: str | PathLike[str], kind: str = "corruptions") -> dict[str, Any] | None:
     """The result that `evaluate_robust` wrote last, or None."""
     file = RunDirectory(run).robustness_file(kind)
-    return json.loads(file.read_text()) if file.is_file() else None
+    return read_json(file) if file.is_file() else None
 
 
 def _checked(corruptions: Sequence[str] | None, severities: Sequence[int], limit: int | None, processes: int) -> list[str]:

@@ -1,6 +1,5 @@
 """Train a model into a run directory, and evaluate it at the end."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.data import LoaderOptions
+from ..common.files import read_json
 from ..common.registry import guests_used
 from ..engine.log import require_tensorboard
 from ..engine.loop import Summary, train
@@ -157,7 +157,7 @@ def _how(config: TrainConfig, processes: Processes, *, train: bool) -> LoaderOpt
     )
 
 
-def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any], guests: list[dict[str, Any]]) -> ModelCard:
+def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any], guests: list[Any]) -> ModelCard:
     facts = data.describe()
     classes, preprocess = facts.pop("classes", []), facts.pop("preprocess", {})
     sizes = {"name": data.name} | {name: len(split) for name, split in data.splits.items()}
@@ -166,4 +166,4 @@ def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any]
 
 def _has_result(file: Path, steps: int) -> bool:
     """Whether this evaluation was made at the end of the training, and not when it was interrupted."""
-    return file.is_file() and json.loads(file.read_text()).get("step") == steps
+    return file.is_file() and read_json(file).get("step") == steps

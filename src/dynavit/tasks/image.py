@@ -24,4 +24,6 @@ class ImageTask(Task):
     def read_input(self, path: Path, facts: Mapping[str, Any]) -> Tensor:
         from ..data.preprocess import preprocess
 
+        if "preprocess" not in facts:
+            raise ValueError("the run's model.json does not say how an image becomes an input: preprocess is missing")
         return preprocess(path, facts["preprocess"])[None]

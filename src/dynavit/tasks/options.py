@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ..common.fits import NotNegative
+
 
 @dataclass
 class EarlyExitOptions:
@@ -11,4 +13,4 @@ class EarlyExitOptions:
         weights: of the losses of the exits, coarse to fine; all 1 if not given.
     """
 
-    weights: list[float] | None = None
+    weights: list[NotNegative] | None = None

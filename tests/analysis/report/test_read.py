@@ -152,9 +152,9 @@ def test_neither_run_nor_comparison(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("comparison.json", "{", r"comparison\.json: this is not the JSON"),
-        ("comparison.json", "[]", "found a list"),
-        ("comparison.json", "{}", "settings and varied missing"),
+        ("comparison.json", "{", r"comparison\.json is damaged"),
+        ("comparison.json", "[]", r"comparison\.json is damaged, .*: \[\]: names and values"),
+        ("comparison.json", "{}", "settings is missing"),
         ("config.yaml", "a: [", r"config\.yaml: this is not the YAML"),
         ("config.yaml", "- a", "found a list"),
     ],

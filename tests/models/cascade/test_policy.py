@@ -133,10 +133,10 @@ def test_a_policy_for_another_cascade_is_refused():
     [
         ("{", "not an exit policy"),
         ("[1, 2]", "not an exit policy"),
-        ("{}", "'thresholds' is missing"),
+        ("{}", "thresholds is missing"),
         ('{"thresholds": 3}', "not an exit policy"),
         ('{"thresholds": [0.5, null], "colour": 1}', "colour"),
-        ('{"thresholds": [0.5, null], "found_on": {"data": "digits"}}', "missing 3 required"),
+        ('{"thresholds": [0.5, null], "found_on": {"data": "digits"}}', "found_on.(samples|seed|split) is missing"),
         ('{"thresholds": [0.5, 0.5]}', "every image leaves at the last exit"),
     ],
 )

@@ -1,6 +1,5 @@
 """Run and comparison directories, and analyses, as they are on disk. A file that has not been written yet is simply absent."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -9,10 +8,12 @@ from typing import Any
 
 import yaml
 
+from ...common.files import read_json
 from ...common.json_lines import json_lines
 from ...common.metric import Metric
 from ...runs.directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .figures.stored_svg import read_svg
+from .shapes import Calibration, ComparisonFile, Evaluation, Index, check_calibration
 
 # Evaluations name their metrics. Those made before metrics were stored are classifications and have some of these.
 LEGACY_METRICS = (
@@ -237,7 +238,7 @@ def read_directory(directory: str | Path) -> Run | Comparison | Inside:
 
 def read_run(directory: str | Path) -> Run:
     files = RunDirectory(directory)
-    evaluations = {file.stem: _json(file) for file in files.evaluation_files()}
+    evaluations = {file.stem: _json(file, Evaluation) for file in files.evaluation_files()}
     return Run(
         name=files.path.resolve().name,
         path=files.path,
@@ -245,7 +246,7 @@ def read_run(directory: str | Path) -> Run:
         environment=_json(files.env_file),
         log=_log(files.metrics_file),
         evaluations=evaluations,
-        calibration=_json(files.calibration_file),
+        calibration=read_calibration(files.calibration_file),
         robust={file.stem: _json(file) for file in files.robustness_files()},
         inside=read_inside(directory),
         finished=bool(evaluations) or files.finished_file.is_file(),
@@ -254,7 +255,7 @@ def read_run(directory: str | Path) -> Run:
 
 def read_inside(directory: str | Path) -> Inside:
     files = AnyDirectory(directory)
-    index = _json(files.analysis_index)
+    index = _json(files.analysis_index, Index)
     names = [figure["svg"] for section in index.get("sections") or [] for figure in section["figures"]]
     there = {name: file for name in names if (file := files.figure_file(name)).is_file()}
     figures = {name: read_svg(file) for name, file in there.items()}
@@ -263,11 +264,10 @@ def read_inside(directory: str | Path) -> Inside:
 
 def read_comparison(directory: str | Path) -> Comparison:
     files = ComparisonDirectory(directory)
-    text = _json(files.comparison_file)
-    if missing := {"varied", "settings"} - set(text):
-        raise ValueError(
-            f"{files.comparison_file}: not a comparison, {' and '.join(sorted(missing))} missing; run `dynavit compare` again"
-        )
+    text = _json(files.comparison_file, ComparisonFile)
+    for name in (name for entry in text["settings"] for name in entry["runs"]):
+        if Path(name).name != name:
+            raise ValueError(f"{files.comparison_file} names the run {name!r}; runs of a comparison stand in its directory")
     costs = {cost["name"]: cost for cost in text.get("cost") or []}
     settings = [
         Setting(
@@ -294,14 +294,25 @@ def read_comparison(directory: str | Path) -> Comparison:
     )
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_calibration(file: Path) -> dict[str, Any]:
+    """What `dynavit calibrate` wrote; {} if it has not been called."""
+    found = _json(file, Calibration)
+    if found:
+        try:
+            check_calibration(found)
+        except ValueError as error:
+            raise ValueError(f"{file} is damaged: {error}; write it again with `dynavit calibrate`") from error
+    return found
+
+
+def _json(file: Path, kind: Any = dict[str, Any]) -> dict[str, Any]:
     """{} for a file that is not there."""
     try:
-        return _mapping(file, json.loads(file.read_text(encoding="utf-8")))
+        return read_json(file, kind)
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise ValueError(f"{file}: this is not the JSON it should be ({error}); remove it or write it again") from error
+        raise ValueError(f"{error}; remove it or write it again") from error
 
 
 def _yaml(file: Path) -> dict[str, Any]:
@@ -309,7 +320,7 @@ def _yaml(file: Path) -> dict[str, Any]:
         return _mapping(file, yaml.safe_load(file.read_text(encoding="utf-8")) or {})
     except FileNotFoundError:
         return {}
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{file}: this is not the YAML it should be ({error}); remove it or write it again") from error
 
 

@@ -1,13 +1,15 @@
 """policy.json without torch: at which exit of a cascade an image may stop. The same rule as `models.cascade.policy`."""
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...common.files import read_json
 
 POLICY = "policy.json"
 Array = NDArray[np.floating]
@@ -32,6 +34,13 @@ def _entropy(p: Array) -> Array:
 CONFIDENCES: dict[str, Callable[[Array], Array]] = {"max_softmax": lambda p: p.max(-1), "margin": _margin, "entropy": _entropy}
 
 
+class StoredRule(TypedDict):
+    """The part of policy.json that decides."""
+
+    thresholds: list[float | None]
+    confidence_kind: Literal["max_softmax", "margin", "entropy"]
+
+
 @dataclass(frozen=True)
 class ExitRule:
     """One threshold for each exit; the last exit always answers."""
@@ -41,15 +50,8 @@ class ExitRule:
 
     @classmethod
     def read(cls, path: Path) -> "ExitRule":
-        try:
-            plain = json.loads(path.read_text())
-            thresholds = tuple(-math.inf if value is None else float(value) for value in plain["thresholds"])
-            kind = str(plain["confidence_kind"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not an exit policy ({type(error).__name__}: {error})") from error
-        if kind not in CONFIDENCES:
-            raise ValueError(f"{path} asks for the confidence {kind!r}; known are {', '.join(CONFIDENCES)}")
-        return cls(thresholds, kind)
+        plain = read_json(path, StoredRule)
+        return cls(tuple(-math.inf if value is None else value for value in plain["thresholds"]), plain["confidence_kind"])
 
     def confidence(self, logits: Array) -> Array:
         """(b, classes) -> (b,)"""

@@ -8,32 +8,56 @@ bundle/  manifest.json  model.onnx | model.pt2          a classifier
 """
 
 import hashlib
-import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
-from ...common.files import write_json
+from ...common.files import read_json, write_json
+from ...common.fits import AtLeastOne
 from ...common.owned import Names, names
+from ...common.stored_shapes import StoredFile, check_preprocess
 
 MANIFEST = "manifest.json"
 FORMAT = "dynavit bundle 1"
 
 
+class Int8(TypedDict):
+    """The 8-bit model of a bundle."""
+
+    file: str
+
+
+class Format(TypedDict):
+    """The part of a manifest that every version has."""
+
+    format: str
+
+
+class Manifest(Format):
+    """The facts that are needed to run a bundle; there are more."""
+
+    backend: str
+    parts: list[str]
+    classes: list[str]
+    input: tuple[AtLeastOne, AtLeastOne, AtLeastOne]
+    files: dict[str, StoredFile]
+    preprocess: NotRequired[dict[str, Any]]
+    int8: NotRequired[Int8]
+
+
 def is_bundle(path: Path) -> bool:
     """Whether this directory claims to be a bundle. Its files may still be damaged: `read_manifest` finds out."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        return read_json(path / MANIFEST, Format)["format"].startswith("dynavit bundle")
     except (OSError, ValueError):
         return False
-    return isinstance(manifest, dict) and str(manifest.get("format", "")).startswith("dynavit bundle")
 
 
 def names_in_bundle(path: Path) -> Names | None:
     """The files that the manifest of a bundle lists, and itself; None if this is no bundle."""
     if not is_bundle(path):
         return None
-    files = json.loads((path / MANIFEST).read_text()).get("files")
+    files = read_json(path / MANIFEST).get("files")
     listed = files if isinstance(files, dict) else {}
     return names(*map(re.escape, (MANIFEST, *listed)))
 
@@ -56,14 +80,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             "is not a directory" if not directory.is_dir() else f"has no {MANIFEST}, so it is not a bundle of `dynavit export`"
         )
         raise ValueError(f"{directory} {what}")
-    try:
-        manifest = json.loads(path.read_text())
-        kind = manifest["format"]
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged, or not the manifest of a bundle ({type(error).__name__}: {error})") from error
+    kind = read_json(path, Format)["format"]
     if kind != FORMAT:
         raise ValueError(f"{path} describes {kind!r}, this version reads {FORMAT!r}; export the run again")
+    manifest = read_json(path, Manifest)
+    try:
+        if "preprocess" in manifest:
+            check_preprocess(manifest["preprocess"])
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
     for name, (size, digest) in files.items():
         file = directory / name
         if Path(name).name != name or file.is_symlink():

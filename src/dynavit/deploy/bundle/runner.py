@@ -68,6 +68,10 @@ class Bundle:
             if not len(waiting):
                 break
             found, *reused = part(images[waiting], *reused)
+            if found.shape[-1] != len(self.classes):
+                raise ValueError(
+                    f"{self.path}: the manifest names {len(self.classes)} classes, the model tells {found.shape[-1]} apart"
+                )
             leaves = rule.leaves(found, at)
             logits[waiting[leaves]], exits[waiting[leaves]] = found[leaves], at
             waiting, reused = waiting[~leaves], [array[~leaves] for array in reused]
@@ -80,6 +84,8 @@ class Bundle:
             answer = self.predict(pixels[None])
             return softmax(answer.logits)[0], None if self.rule is None else int(answer.exit[0]) + 1
 
+        if "preprocess" not in self.manifest:
+            raise ValueError(f"{self.path / MANIFEST} does not say how an image becomes an input: preprocess is missing")
         as_trained = partial(prepare, description=self.manifest["preprocess"])
         return answer_files(images, self.classes, top, prepare=as_trained, predict=predict)
 
@@ -117,6 +123,8 @@ def load_bundle(path: str | PathLike[str], *, int8: bool = False, trust_pt2: boo
     directory = Path(path)
     manifest = read_manifest(directory)
     names = manifest["parts"]
+    if not names:
+        raise ValueError(f"{directory / MANIFEST}: parts is empty, so there is no model")
     if int8:
         if "int8" not in manifest:
             raise ValueError(f"{directory} holds no 8-bit model; export the run with --int8")

@@ -4,11 +4,12 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
+from ...common.fits import AtLeastOne, check_fits
 from ...common.registry import nearest_match_error
 
 EVERYONE = -math.inf  # threshold at which every image leaves
@@ -51,6 +52,21 @@ class FoundOn:
     split: str
     seed: int
     samples: int
+
+
+class StoredPolicy(TypedDict):
+    """The fields of a policy as JSON: null is a threshold of -inf, or what is not known."""
+
+    thresholds: list[float | None]
+    confidence_kind: NotRequired[str]
+    gmacs: NotRequired[list[float] | None]
+    milliseconds: NotRequired[list[float] | None]
+    batch_size: NotRequired[AtLeastOne | None]
+    accuracy: NotRequired[list[float] | None]
+    shares: NotRequired[list[float] | None]
+    expected_accuracy: NotRequired[float | None]
+    found_on: NotRequired[FoundOn | None]
+    found_by: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -144,13 +160,12 @@ class ExitPolicy:
     def from_json(cls, text: str) -> "ExitPolicy":
         try:
             plain: dict[str, Any] = json.loads(text)
+            check_fits(StoredPolicy, plain)
             plain["thresholds"] = [EVERYONE if threshold is None else threshold for threshold in plain["thresholds"]]
             if plain.get("found_on") is not None:
                 plain["found_on"] = FoundOn(**plain["found_on"])
             return cls(**plain)
-        except KeyError as error:
-            raise ValueError(f"not an exit policy: {error} is missing") from error
-        except (TypeError, json.JSONDecodeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"not an exit policy, or one of another version: {error}") from error
 
 
