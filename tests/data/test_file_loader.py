@@ -3,6 +3,9 @@
 import gc
 import multiprocessing
 import random
+import re
+import signal
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -134,11 +137,18 @@ def test_workers_change_nothing(data):
 
 
 def test_workers_end_with_the_loader_also_in_the_middle(data):
+    """And are deaf to Ctrl-C, which a terminal sends to all: their tracebacks would bury the word of the first process."""
     before = set(multiprocessing.active_children())
     files = loader(data, workers=1)
     running = files.epoch()
     next(running)
-    assert len(set(multiprocessing.active_children()) - before) == 1
+    (worker,) = set(multiprocessing.active_children()) - before
+    for process in (worker.pid, forkserver._forkserver._forkserver_pid):
+        status = Path(f"/proc/{process}/status").read_text()
+        blocked = int(re.search(r"^SigBlk:\s*(\w+)$", status, re.MULTILINE)[1], 16)
+        assert blocked >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    del worker
     del running, files
     gc.collect()
     assert set(multiprocessing.active_children()) <= before

@@ -369,3 +369,54 @@ def test_a_loader_that_ends_early_is_noticed():
 
     with pytest.raises(ValueError, match="promised 4 steps in an epoch, but epoch 0 ended at 1"):
         list(steps(Short(), 0, 8))
+
+
+class StopInValidation(TinyLoader):
+    """A signal comes with the second batch of the so-manieth pass."""
+
+    def __init__(self, number, passes):
+        super().__init__(samples=21, accumulate=1, jitter=0.0)
+        self.number, self.passes, self.batches = number, passes, 0
+
+    def epoch(self, epoch=0, start=0):
+        self.passes -= 1
+        for at, batches in enumerate(super().epoch(epoch, start)):
+            if self.passes == 0 and at == 1:
+                os.kill(os.getpid(), self.number)
+            self.batches += 1
+            yield batches
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(("passes", "step"), [(1, 4), (2, 4), (3, 8), (4, 8)])
+def test_signals_end_a_validation_between_batches(tmp_path, capfd, number, raised, passes, step):
+    """Of the weights and of their average, in the middle and at the end: the run goes on as if it had not been stopped."""
+    val, progress = StopInValidation(number, passes), Recorder()
+    with pytest.raises(raised):
+        run_training(tmp_path, plan(ema=0.5), val=val, progress=progress)
+    assert val.batches == 3 * (passes - 1) + 2, "of three in each pass"
+    assert ("Ctrl-C again stops at once" in capfd.readouterr().err) == (number == signal.SIGINT)
+    assert progress.notes[-1].startswith(f"stopped by a signal in the validation after step {step};")
+    assert not (tmp_path / "run" / "finished.json").exists()
+    _, task, _ = run_training(tmp_path, plan(ema=0.5), resume=True)
+    _, straight, _ = run_training(tmp_path / "straight", plan(ema=0.5))
+    assert all(torch.equal(a, b) for a, b in zip(task.parameters(), straight.parameters(), strict=True))
+    stopped, whole = (place / "run" for place in (tmp_path, tmp_path / "straight"))
+    assert timeless(stopped / "metrics.jsonl") == timeless(whole / "metrics.jsonl")
+    assert (stopped / "finished.json").read_text() == (whole / "finished.json").read_text()
+
+
+def timeless(file):
+    return [{name: value for name, value in line.items() if name != "time"} for line in read_log(file)]
+
+
+def test_signals_that_are_ignored_stay_so():
+    from dynavit.engine.interrupt import Interrupt
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.signal is None and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -26,7 +26,7 @@ def test_an_error_comes_back_as_it_was(tmp_path):
 
 
 def test_a_death_is_told(tmp_path):
-    with pytest.raises(ValueError, match="a process died without a word.*fewer --processes.*if __name__ =="):
+    with pytest.raises(ValueError, match="a process died, probably out of memory.*fewer --processes.*if __name__ =="):
         run_jobs(pool_jobs.die, {"a": (tmp_path / "a",)}, 2, heard=print, finished=print)
 
 

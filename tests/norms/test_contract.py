@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from dynavit.norms import Norm, create_norm, list_norms
 from dynavit.norms.annealed import AnnealedNorm
-from dynavit.norms.factory import norm_class_of
+from dynavit.norms.factory import norm_class_of, options_of
 
 DIM, HEADS, SIDE = 32, 4, 4
 TOKENS = SIDE * SIDE
@@ -178,6 +178,29 @@ def test_finite_at_the_edges(name, x, dtype):
     assert y.dtype == dtype
     assert all_finite(y, grad, grads, dict(norm.state_dict()))
     assert all_finite(norm.eval()(x.to(dtype)))
+
+
+# Options under which statistics are taken in another way.
+VARIANTS = {"minmax": [{"extrema": "batch"}, {"extrema": "quantile"}], "dtn": [{"average": "uniform"}, {"backend": "torch"}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name in list_norms() for options in ({}, *VARIANTS.get(name, []))], ids=str
+)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(0, TOKENS, DIM), (3, 0, DIM), (0, 0, DIM)], ids=["samples", "tokens", "either"])
+def test_without_samples_or_tokens_nothing_happens(name, options, training, shape):
+    norm = make(name, **options).train(training)
+    before = copy.deepcopy(norm.state_dict())
+    if norm.needs_grid and shape[1] == 0:
+        with pytest.raises(ValueError, match="got 0 tokens"):
+            norm(torch.zeros(shape))
+        return
+    y, grad, grads = run(norm, torch.zeros(shape))
+    assert y.shape == grad.shape == shape
+    assert all(not g.any() for g in grads.values())
+    before.pop("iters", None)  # power counts every call
+    torch.testing.assert_close({key: norm.state_dict()[key] for key in before}, before, rtol=0, atol=0)
 
 
 @all_norms
@@ -420,6 +443,47 @@ def test_says_in_one_line_what_it_is(name):
 
 
 # --------------------------------------------------------------------------------------------- bad input
+
+
+def number_options(name: str) -> list[str]:
+    options = options_of(norm_class_of(name)).items()
+    floats = [key for key, option in options if type(option.default) is float or "float" in str(option.annotation)]
+    assert "eps" in floats
+    return floats
+
+
+@all_norms
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_options_are_finite_numbers(name, value):
+    for option in number_options(name):
+        with pytest.raises(ValueError, match=rf"option {option} of norm '{name}' is {value}; it has to be a finite number"):
+            create_norm(name, DIM, heads=HEADS, **{option: value})
+
+
+@all_norms
+def test_eps_is_not_negative(name):
+    """The square root of a small variance would be NaN."""
+    for value in (-1e-5, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"eps is added to a variance, at least 0 and finite; got {value:g}"):
+            norm_class_of(name)(DIM, eps=value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("power", {"alpha_fwd": 1.5}, "between 0 and 1; got 1.5 and 0.9"),
+        ("power", {"alpha_bwd": float("nan")}, "between 0 and 1; got 0.9 and nan"),
+        ("power", {"warmup": -1}, "warmup counts steps, at least 0; got -1"),
+        ("un", {"warmup": float("nan")}, "warmup counts steps, at least 0; got nan"),
+        ("zscore", {"r_max": float("inf")}, "finite limits; got inf"),
+        ("minmax", {"tau": float("nan")}, "finite limits; got 3.0, 5.0 and nan"),
+        ("ldfn", {"anneal": float("nan")}, "shares of the training run, together at most 1; got 0.1 and nan"),
+        ("prepbn", {"ln_eps": -1.0}, "ln_eps is added to a variance, at least 0 and finite; got -1"),
+    ],
+)
+def test_numbers_out_of_range_are_named(name, options, said):
+    with pytest.raises(ValueError, match=said):
+        norm_class_of(name)(DIM, **options)
 
 
 @all_norms

@@ -220,7 +220,7 @@ def test_logs():
     norm = create_norm("ldfn", DIM, heads=HEADS)
     found = norm.scalars()
     names = ["centre_zscore", "centre_minmax", "centre_moved", "scale_zscore", "scale_minmax", "scale_moved"]
-    assert list(found) == ["blend", "unexplained", "eta", *names]
+    assert list(found) == ["blend", "unexplained", "eta", *names, "skipped_steps"]
     assert found["unexplained"] == 1 and found["centre_moved"] == 0
     with torch.no_grad():
         norm.scale_logit[0] = torch.tensor([0.8, 0.2]).log()

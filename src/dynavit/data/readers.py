@@ -5,11 +5,15 @@ Every sample is read and augmented under a seed of its own, made of (seed, epoch
 whichever batch, on whichever process, and wherever an epoch was begun.
 """
 
+import atexit
 import multiprocessing
+import os
 import pickle
 import random
+import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..common.plugins import load_plugin, loaded_plugins
+from ..common.with_parent import end_with_parent
 from .sampling import Part, uniform
 
 
@@ -123,18 +128,42 @@ class _Requests(Sampler[Request]):
             yield Request(self.epoch, draws, [self.keys[draw % len(self.keys)] for draw in draws])
 
 
+def start_server() -> None:
+    """Start the process that workers are forked from, deaf to Ctrl-C like all that come from it.
+
+    A terminal sends Ctrl-C to all processes, and only the first is to act: it ends the others, which would print tracebacks.
+    """
+    resource_tracker.ensure_running()  # the server would start it, and that ends the blocking
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    atexit.register(_end_server)
+
+
+def _end_server() -> None:
+    """Else a server that is still importing would fork workers afterwards, for nobody."""
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
 def _start_workers(reader: Reader, requests: _Requests, workers: int, pin_memory: bool) -> DataLoader[Answer]:
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if hasattr(context, "set_forkserver_preload"):
         # The server imports torch and timm once, and workers find them there.
         context.set_forkserver_preload([f"{__package__}.file_loader"])
+        start_server()
     return DataLoader(
         reader,
         batch_size=None,
         sampler=requests,
         num_workers=workers,
         collate_fn=_unchanged,
+        worker_init_fn=end_with_parent,
         persistent_workers=True,
         multiprocessing_context=context,
         pin_memory=pin_memory,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from .contract import Evaluator, Loader, Task
+from .interrupt import LeftUndoneError
 from .pace import Pace
 from .processes import Processes
 
@@ -18,12 +19,14 @@ def evaluate(
     note: Callable[[str], None] | None = None,
     evaluator: Evaluator | None = None,
     pace: Pace | None = None,
+    leave: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. Samples that could not be read are
     counted as "broken", if there are any, and in the main process `note` gets the messages of all processes and those of the
     evaluator.
 
-    Give an `evaluator` to ask it for more than its results afterwards, and a `pace` to know what took the time.
+    Give an `evaluator` to ask it for more than its results afterwards, and a `pace` to know what took the time. As soon as
+    `leave` says so in any process, all of them leave between two batches, with a `LeftUndoneError`.
     """
     modes = [(module, module.training) for module in task.modules()]
     task.eval()
@@ -35,6 +38,8 @@ def evaluate(
                 with pace.computing(batch.count, processes.device), processes.autocast():
                     evaluator.update(there)
                 broken += batch.broken
+            if leave is not None and processes.any(leave()):
+                raise LeftUndoneError
         evaluator.totals = processes.combine(evaluator.totals)
         broken = processes.join(broken)
         results = dict(evaluator.results()) | ({"broken": len(broken)} if broken else {})

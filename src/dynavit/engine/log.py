@@ -55,6 +55,11 @@ class Log:
             for name, value in _curves(record):
                 self.board.add_scalar(name, value, record["step"])
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self.file.fileno()).st_size
+
     def force_to_disk(self) -> int:
         """Returns the size of the file."""
         os.fsync(self.file.fileno())

@@ -17,7 +17,7 @@ from .compiling import Compiled
 from .config import TrainPlan
 from .contract import Loader, Task
 from .evaluate import evaluate
-from .interrupt import Interrupt
+from .interrupt import Interrupt, LeftUndoneError
 from .log import Log, module_scalars, read_log
 from .processes import Processes, whole_parameters
 from .progress import Progress
@@ -104,27 +104,60 @@ def train(
         note(log.problem)
     compiled = Compiled(task.model, engine.compile, note)
 
-    def validate(weights: str) -> None:
+    def validate(weights: str, interrupt: Interrupt) -> None:
         assert val is not None
-        results = compiled.attempt(evaluate, task, val, processes, note)
+        stopped = lambda: interrupt.signal is not None  # noqa: E731
+        results = compiled.attempt(evaluate, task, val, processes, note, leave=stopped)
         record("eval", split="val", weights=weights, **results, time={"seconds": trainer.clock.seconds()})
         if weights == ("model" if trainer.ema is None else "ema"):
             trainer.keep_best(results, weights)
 
+    lines_before_validation = trainer.log_size
+
+    def validate_all(interrupt: Interrupt) -> None:
+        """With the weights and their average. A signal ends it between two batches; after --resume it begins again."""
+        nonlocal lines_before_validation
+        lines_before_validation, trainer.to_validate = log.size if log is not None else 0, True
+        try:
+            with trainer.clock.paused():
+                validate("model", interrupt)
+                if trainer.ema is not None:
+                    with trainer.ema.applied():
+                        validate("ema", interrupt)
+            trainer.to_validate = False
+        except LeftUndoneError:
+            return
+
     def save() -> None:
         tell_broken()  # they are not part of a checkpoint
-        snapshot = trainer.snapshot(log.force_to_disk() if log is not None else 0)
+        written = log.force_to_disk() if log is not None else 0
+        snapshot = trainer.snapshot(lines_before_validation if trainer.to_validate else written)
         if processes.is_main:
             checkpoints.save(snapshot)
             if trainer.is_best:
                 checkpoints.mark_best()
         processes.barrier()
 
+    def keep(interrupt: Interrupt, *, due: bool, asking: bool) -> None:
+        """Write a checkpoint where one is due, or a signal came, and in that case stop."""
+        # Processes have to agree to stop, and asking costs a message, so several ask only now and then.
+        stop = trainer.to_validate or (asking and processes.any(interrupt.signal is not None))
+        if due or stop or trainer.is_best:
+            with trainer.clock.paused():
+                save()
+        if stop:
+            where = "in the validation " if trainer.to_validate else ""
+            progress.note(f"stopped by a signal {where}after step {trainer.step}; a checkpoint is written, go on with --resume")
+            interrupt.deliver()
+
     # ---- Steps
     progress.metrics, progress.steps_per_epoch = task.metrics, train.steps
     progress.begin(trainer.step, total)
     try:
-        with Interrupt() as interrupt, trainer.deferred_statistics():
+        with Interrupt(speaks=processes.is_main) as interrupt, trainer.deferred_statistics():
+            if trainer.to_validate:  # the session before was stopped there
+                validate_all(interrupt)
+                keep(interrupt, due=True, asking=processes.world == 1)
             for batches in steps(train, trainer.step, total):
                 compiled.attempt(trainer.gradients, batches)
                 trainer.update(batches, compiled)
@@ -143,22 +176,11 @@ def train(
                         if values := module_scalars(task):
                             record("scalars", values=values)
                 if val is not None and (done == total or (epoch_ends and done // train.steps % engine.eval_every == 0)):
-                    with trainer.clock.paused():
-                        validate("model")
-                        if trainer.ema is not None:
-                            with trainer.ema.applied():
-                                validate("ema")
+                    validate_all(interrupt)
 
                 # ---- What is kept of it
-                # Processes have to agree to stop, and asking costs a message, so several ask only now and then.
-                stop = processes.any(interrupt.signal is not None) if processes.world == 1 or log_due else False
                 due = done % engine.checkpoint_every == 0 if engine.checkpoint_every else epoch_ends
-                if due or stop or trainer.is_best or done == total:
-                    with trainer.clock.paused():
-                        save()
-                if stop and done < total:
-                    progress.note(f"stopped by a signal after step {done}; a checkpoint is written, go on with --resume")
-                    interrupt.deliver()
+                keep(interrupt, due=due or done == total, asking=processes.world == 1 or log_due)
 
         # ---- The end
         if processes.is_main:

@@ -35,6 +35,7 @@ class Trainer:
         best: {"value", "step", "weights"} of the best validation so far.
         window: sums over the steps since the last log line, {name: ()}; `window_steps` and `window_images` count them.
         log_size: bytes of metrics.jsonl at the checkpoint that was resumed.
+        to_validate: whether the validation after this step was begun and is not complete.
     """
 
     def __init__(self, task: Task, plan: TrainPlan, steps_per_epoch: int, total: int, processes: Processes) -> None:
@@ -54,6 +55,7 @@ class Trainer:
         self.window: dict[str, Tensor] = {}
         self.window_steps = self.window_images = self.log_size = 0
         self.clock = Clock()
+        self.to_validate = False
 
     @contextmanager
     def deferred_statistics(self) -> Iterator[None]:
@@ -205,6 +207,7 @@ class Trainer:
             "window_steps": self.window_steps,
             "window_images": self.window_images,
             "best": self.best,
+            "to_validate": self.to_validate,
             "log_size": log_size,
             "clock": self.clock.state(),
         }
@@ -235,6 +238,10 @@ class Trainer:
         self.window = window if self.processes.is_main else {name: torch.zeros_like(value) for name, value in window.items()}
         self.window_steps, self.window_images = state["window_steps"], state["window_images"]
         self.clock = Clock(**state["clock"])
+        self.to_validate = state.get("to_validate", False)  # absent in older ones
+        if self.to_validate:
+            for set_progress in self.set_progress:
+                set_progress(self.step - 1, self.total)  # as in the step before, which the validation belongs to
 
     def _check_fits(self, snapshot: Snapshot) -> None:
         check_fits(State, snapshot.state, STATE)

@@ -4,9 +4,7 @@ Nothing is undone when it ends early, by an error or by Ctrl-C: jobs write their
 """
 
 import multiprocessing
-import os
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 
 from ..common.plugins import load_plugin, loaded_plugins
+from ..common.with_parent import end_with_parent
 
 
 class WorkerDied(ValueError):
@@ -76,11 +75,4 @@ def _begin(queue: Any, threads: int, plugins: list[Path]) -> None:
     for file in plugins:  # before the first job, which may hold classes of these files
         load_plugin(file)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; the first process ends the others
-
-    def stop_with_parent() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()  # however it ended
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=stop_with_parent, daemon=True).start()
+    end_with_parent()

@@ -6,6 +6,7 @@ LayerNorm bounds every token while N learns its statistics on a healthy network.
 `set_progress`; without reports blend stays 1.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -47,13 +48,15 @@ class AnnealedNorm(SmoothedNorm):
         **shared: Any,
     ) -> None:
         super().__init__(dim, **shared)
-        if warmup < 0 or anneal < 0 or warmup + anneal > 1:
+        if not (warmup >= 0 and anneal >= 0 and warmup + anneal <= 1):
             raise ValueError(
                 f"{type(self).__name__}: warmup and anneal are shares of the training run, together at most 1; "
                 f"got {warmup} and {anneal}"
             )
         if evaluate not in ("blend", "final"):
             raise ValueError(f"{type(self).__name__}: evaluate is 'blend' or 'final'; got {evaluate!r}")
+        if ln_eps is not None and not 0 <= ln_eps < math.inf:
+            raise ValueError(f"{type(self).__name__}: ln_eps is added to a variance, at least 0 and finite; got {ln_eps}")
         self.warmup, self.anneal, self.evaluate = warmup, anneal, evaluate
         self.ln_eps = self.eps if ln_eps is None else ln_eps
         options = {"device": shared.get("device"), "dtype": shared.get("dtype")}

@@ -13,6 +13,7 @@ Optional methods are found by name. `affine_map() -> (scale, shift)`, both (c), 
 that it can be folded away; the training loop calls `set_progress(step, total)`, `commit_statistics()` and `scalars()`.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -64,6 +65,8 @@ class Norm(nn.Module):
             raise ValueError(
                 f"{type(self).__name__}: {dim} channels cannot be split into {heads} heads; heads that divide {dim}: {fits}"
             )
+        if not 0 <= eps < math.inf:
+            raise ValueError(f"{type(self).__name__}: eps is added to a variance, at least 0 and finite; got {eps}")
         self.dim, self.heads, self.eps, self.affine = dim, heads, eps, affine
         self.weight = nn.Parameter(torch.empty(dim, device=device, dtype=dtype)) if affine else None
         self.bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype)) if affine and self.has_bias else None

@@ -11,6 +11,7 @@ norms as entry points of the group "dynavit.norms".
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -43,6 +44,8 @@ def create_norm(name: str, dim: int, **options: Any) -> Norm:
     for option in options:
         if option not in known:
             raise nearest_match_error(f"option of norm {name!r}", option, known)
+        if isinstance(options[option], float) and not math.isfinite(options[option]):
+            raise ValueError(f"option {option} of norm {name!r} is {options[option]}; it has to be a finite number")
     return norm_class(dim, **options)
 
 

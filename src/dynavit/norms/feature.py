@@ -85,8 +85,8 @@ class FeatureNorm(SmoothedNorm):
             raise ValueError(f"{name}: alpha is the weight of the old value, at least 0 and below 1; got {alpha}")
         if not 0 <= warmup <= 1:
             raise ValueError(f"{name}: warmup is a share of the training run, between 0 and 1; got {warmup}")
-        if r_max < 1 or d_max < 0 or tau <= 0:
-            raise ValueError(f"{name}: r_max >= 1, d_max >= 0 and tau > 0 are limits; got {r_max}, {d_max} and {tau}")
+        if not (1 <= r_max < math.inf and 0 <= d_max < math.inf and tau > 0):
+            raise ValueError(f"{name}: r_max >= 1, d_max >= 0 and tau > 0 are finite limits; got {r_max}, {d_max} and {tau}")
         self.experts, self.extrema, self.quantile = experts, extrema, quantile
         self.alpha, self.warmup, self.r_max, self.d_max, self.tau, self.eta_init = alpha, warmup, r_max, d_max, tau, eta
         self.told_progress = False

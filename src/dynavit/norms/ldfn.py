@@ -179,14 +179,14 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
 
     def scalars(self) -> dict[str, float]:
         """For logs, also LayerNorm's share, how much of it no line explains, and how far the mixing weights have moved."""
-        values = super().scalars() | {"blend": float(self.blend), "unexplained": self._unexplained()}
+        values = {"blend": float(self.blend), "unexplained": self._unexplained()}
         if self.eta is not None:
             values["eta"] = float(self.eta.detach())
         for name, logit in (("centre", self.centre_logit), ("scale", self.scale_logit)):
             shares = logit.detach().double().softmax(1)
             values |= {f"{name}_{expert}": float(share) for expert, share in zip(self.experts, shares.mean(0), strict=True)}
             values[f"{name}_moved"] = float((shares - 1 / len(self.experts)).abs().sum(1).mean() / 2)
-        return values
+        return values | super().scalars()
 
     def _unexplained(self) -> float:
         """1 - R^2 of LN(x) by a line in x per channel, over all channels."""

@@ -67,6 +67,12 @@ class PowerNorm(SmoothedNorm):
         super().__init__(dim, rows=1, **shared)
         if backward not in ("original", "dtn"):
             raise ValueError(f"PowerNorm: backward is 'original' or 'dtn'; got {backward!r}")
+        if not (0 <= alpha_fwd <= 1 and 0 <= alpha_bwd <= 1):
+            raise ValueError(
+                f"PowerNorm: alpha_fwd and alpha_bwd weigh old values, between 0 and 1; got {alpha_fwd} and {alpha_bwd}"
+            )
+        if not warmup >= 0:
+            raise ValueError(f"PowerNorm: warmup counts steps, at least 0; got {warmup}")
         self.backward_rule, self.warmup, self.alpha_fwd, self.alpha_bwd = backward, warmup, alpha_fwd, alpha_bwd
         self.register_buffer("running_phi", torch.empty(dim, **self.state_options))
         self.register_buffer("ema_gz", torch.empty(dim, **self.state_options))

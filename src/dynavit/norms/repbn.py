@@ -32,7 +32,7 @@ class BatchNormPlusInput(AffineAtEvaluation):
         return scale + self.eta, shift
 
     def scalars(self) -> dict[str, float]:
-        return super().scalars() | {"eta": float(self.eta.detach())}
+        return {"eta": float(self.eta.detach())} | super().scalars()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, eta={self.eta_init:g}"

@@ -98,4 +98,4 @@ class SwitchableNorm(LinearShares, RunningMomentsNorm):
         """For logs, also the mixing weights: mean_ln, mean_in, mean_bn, var_ln, var_in, var_bn."""
         names = [f"{moment}_{source}" for moment in ("mean", "var") for source in self.sources]
         weights = torch.cat(self.mixing_weights(torch.float64))
-        return super().scalars() | dict(zip(names, weights.tolist(), strict=True))
+        return dict(zip(names, weights.tolist(), strict=True)) | super().scalars()

@@ -89,7 +89,7 @@ class UnifiedNorm(SmoothedNorm):
             raise ValueError(f"UnifiedNorm: window counts steps, at least 1, or is a pair (forward, backward); got {window}")
         if not 0.0 <= alpha <= 1.0:
             raise ValueError(f"UnifiedNorm: alpha is the weight of the old value, between 0 and 1; got {alpha}")
-        if warmup < 0:
+        if not warmup >= 0:
             raise ValueError(f"UnifiedNorm: warmup counts steps, at least 0; got {warmup}")
         self.window, self.warmup, self.alpha, self.official = sizes, warmup, alpha, official
         self.longest_warmup = warmup
@@ -221,7 +221,7 @@ class UnifiedNorm(SmoothedNorm):
 
     def scalars(self) -> dict[str, float]:
         """For logs, also the number of outliers so far."""
-        return super().scalars() | {"outliers": float(self.skip_counter)}
+        return {"outliers": float(self.skip_counter)} | super().scalars()
 
     def extra_repr(self) -> str:
         own = f", window={self.window}, warmup={self.warmup}, alpha={self.alpha:g}, filtration={self.filtration}"

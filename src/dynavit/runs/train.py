@@ -96,7 +96,11 @@ def train_run(
             write_metrics_csv(run.path)
         last = final_split(data)
         if last in data.splits and not _has_result(run.evaluation_file(last), summary.steps):
-            result = evaluate_run(run.path, split=last, data=data, device=config.engine.device, progress=progress)
+            try:
+                result = evaluate_run(run.path, split=last, data=data, device=config.engine.device, progress=progress)
+            except KeyboardInterrupt:
+                progress.note(f"the training is complete, its evaluation on {last} is not; --resume does it")
+                raise
             if "not_stored" in result:
                 raise OSError(result["not_stored"])
         processes.barrier()

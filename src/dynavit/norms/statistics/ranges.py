@@ -27,6 +27,7 @@ def image_ranges(x: Tensor, mask: Tensor | None, q: float = 0.0) -> tuple[Tensor
     Returns:
         (2, c) middle and spread; (2, 1) the number of images behind each. One token has a middle but no spread.
     """
+    x, mask = _with_a_token(x, mask)
     count = x.new_full((x.shape[0], 1), x.shape[1]) if mask is None else mask.sum(1, keepdim=True).to(x.dtype)
     low, high = _extrema(x, mask) if q == 0 else _quantiles(x, mask, count, q)
     seen, spread_seen = count > 0, count > 1
@@ -41,7 +42,7 @@ def image_ranges(x: Tensor, mask: Tensor | None, q: float = 0.0) -> tuple[Tensor
 
 def batch_range(x: Tensor, mask: Tensor | None) -> Tensor:
     """(2, c): min and max of each channel over all tokens of all processes; 0 where there are none."""
-    low, high = _extrema(x.flatten(0, 1)[None], None if mask is None else mask.flatten()[None])
+    low, high = _extrema(*_with_a_token(x.flatten(0, 1)[None], None if mask is None else mask.flatten()[None]))
     outer = max_over_processes(torch.cat([-low, high]))
     return torch.where(outer.isfinite(), outer * outer.new_tensor([[-1.0], [1.0]]), 0.0)
 
@@ -61,6 +62,13 @@ def normal_range(count: Tensor, q: float = 0.0) -> Tensor:
 def _normal_score(rank: Tensor, count: Tensor) -> Tensor:
     """Expectation of the `rank`-th smallest, from 1, of `count` standard normal numbers."""
     return torch.special.ndtri((rank - 0.375) / (count + 0.25))
+
+
+def _with_a_token(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Where there is no token at all, one that does not count: nothing has no smallest number."""
+    if x.shape[1]:
+        return x, mask
+    return x.new_zeros(x.shape[0], 1, x.shape[2]), torch.zeros(x.shape[0], 1, dtype=torch.bool, device=x.device)
 
 
 def _extrema(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
