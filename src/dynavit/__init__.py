@@ -10,6 +10,8 @@ used, so that `import dynavit` and `dynavit --help` cost nothing.
 
 from typing import TYPE_CHECKING, Any
 
+from dynavit.common.torchvision_hook import install_torchvision_hook as _install_torchvision_hook
+
 if TYPE_CHECKING:
     from .analysis.inside.look import look_inside as look_inside
     from .common.batch import Batch as Batch
@@ -123,6 +125,9 @@ __all__ = [
     "swap_norms",
     "train_run",
 ]
+
+
+_install_torchvision_hook()  # so that timm can be imported after this package, wherever torchvision does not fit torch
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ def test_figures_and_page(run, copy, monkeypatch):
         (["--token", "0.5"], "--token takes two shares"),
         (["--token", "1,2"], "--token takes two shares"),
         (["--split", "vla"], "no split 'vla'; it has"),
-        (["--images", "0"], "at least one image"),
+        (["--images", "0"], "--images=0: a whole number at least 1"),
     ],
 )
 def test_mistakes(run, copy, words, message):

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -6,6 +7,7 @@ import dynavit
 from dynavit.cli import show
 from dynavit.cli.list import norm_rows
 from dynavit.cli.main import main
+from dynavit.cli.recipes import list_recipes
 
 
 def test_every_registered_norm_has_a_row():
@@ -80,6 +82,29 @@ def test_recipes(capsys):
     assert main(["list", "recipes", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["quickstart"]["command"] == "dynavit compare --config quickstart --out runs/quickstart"
-    for row in rows.values():
-        (line,) = [line for line in out.splitlines() if line.split()[:1] == [row["name"]]]
-        assert all(value in line for value in row.values())
+    entries = {entry.splitlines()[0]: entry for entry in out.strip().split("\n\n")}
+    assert entries.keys() == rows.keys()
+    for name, row in rows.items():
+        _, *lines, command = [line.strip() for line in entries[name].splitlines()]
+        assert command == row["command"]
+        assert lines == [row["what"], f"cost: {row['cost']}", f"reached: {row['reached']}"]
+
+
+def test_names_and_commands_are_whole_at_80_columns(capsys, monkeypatch):
+    """A terminal cuts nothing, so that both can be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(show.sys.stdout, "isatty", lambda: True, raising=False)
+    assert main(["list", "recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for recipe in list_recipes():
+        assert recipe.name in lines and f"  {recipe.command}" in lines
+    commands = {f"  {recipe.command}" for recipe in list_recipes()}
+    assert max(len(line) for line in lines if line not in commands) <= 80
+    for what in ("models", "norms", "data", "tasks"):
+        assert main(["list", what, "--json"]) == 0
+        names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+        assert main(["list", what]) == 0
+        shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+        assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+        for name in names:
+            assert f" {name} " in shown

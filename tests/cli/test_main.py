@@ -15,8 +15,8 @@ from dynavit.cli.parse import _option_types, first_line
 RUN = {
     "": "model norm data data_dir epochs batch_size lr seed init_from init_partial model_options norm_options task task_options"
     " loading augment optim ema engine",
-    "loading": "download strict image_size mean std crop_pct interpolation val_fraction split_seed limit workers"
-    " train_root train_list val_root val_list options",
+    "loading": "download strict image_size mean std crop_pct interpolation val_fraction split_seed limit val_limit test_limit"
+    " workers train_root train_list val_root val_list options",
     "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
     "optim": "algorithm momentum backbone_lr weight_decay betas eps warmup_epochs min_lr clip accumulate layer_decay",
     "ema": "decay warmup",

@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import dynavit
 from dynavit.common import torchvision_shim
 
 # A torchvision that does at import what the real one does, and fails like it when its library was not loaded.
@@ -16,6 +18,7 @@ from . import sub
 def meta(dets, scores, iou_threshold): return dets
 """
 SOUND = "import torch\n"
+SOURCE = Path(dynavit.__file__).parents[1]  # this checkout, whichever one is installed
 ANOTHER_FAULT = "raise RuntimeError('the disk is on fire')\n"
 
 
@@ -24,7 +27,7 @@ def python(code, tmp_path, torchvision=None):
         (tmp_path / "torchvision").mkdir()
         (tmp_path / "torchvision" / "__init__.py").write_text(torchvision)
         (tmp_path / "torchvision" / "sub.py").write_text("")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
 
 
@@ -54,6 +57,13 @@ def test_the_fault_is_real_and_is_repaired_also_after_it(tmp_path):
     before = "try:\n    import torchvision\nexcept RuntimeError as fault: print(fault)\n"
     fault, repaired = python(before + TWICE, tmp_path, BROKEN).stdout.splitlines()
     assert "torchvision::nms does not exist" in fault and repaired == "shimmed shimmed"
+
+
+def test_import_dynavit_first_is_enough(tmp_path):
+    """As README and docs have it: somebody else imports torchvision, timm for instance, and nothing was called before."""
+    code = "import sys, dynavit\nassert 'torch' not in sys.modules\nimport torchvision.sub\nprint(torchvision.meta.__name__)"
+    done = python(code, tmp_path, BROKEN)
+    assert done.stdout == "meta\n", done.stderr
 
 
 def test_a_sound_torchvision_is_imported_as_it_is(tmp_path, monkeypatch):

@@ -91,6 +91,21 @@ def test_arranged_splits():
     assert not set(splits["train"].images.flatten().tolist()) & set(splits["val"].images.flatten().tolist())
 
 
+def test_validation_and_test_have_limits_of_their_own():
+    whole = memory_split(LABELS)
+    config = DataConfig(val_fraction=0.5, val_limit=6, test_limit=8)
+    splits, notes = arrange_splits("x", {"train": whole, "test": whole}, CLASSES, config)
+    assert len(splits["val"]) == 6 and len(splits["test"]) == 8
+    assert len(splits["train"]) == len(arrange_splits("x", {"train": whole}, CLASSES, DataConfig(val_fraction=0.5))[0]["train"])
+    assert splits["test"].labels.unique().tolist() == [0, 1, 2, 3], "of every class"
+    assert notes[1:] == (
+        f"validation uses 6 of {len(LABELS) - len(splits['train'])} images",
+        f"test uses 8 of {len(LABELS)} images",
+    )
+    alone, _ = arrange_splits("x", {"test": whole}, CLASSES, config)
+    assert len(alone["test"]) == 8
+
+
 def test_the_limit_leaves_validation_alone():
     whole = memory_split(LABELS)
     few, _ = arrange_splits("x", {"train": whole}, CLASSES, DataConfig(limit=10))

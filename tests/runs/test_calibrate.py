@@ -352,9 +352,9 @@ def test_without_a_test_split_validation_is_cut_in_two(copy, tmp_path):
     assert not set(first.tolist()) & set(second.tolist()) and len(first) + len(second) == 144
     note = f"digits has no test split: {len(first)} of its 144 validation images are for finding thresholds, the other"
     assert note in told[0] and "split_seed=0" in told[0]
-    assert (result["samples"], result["split"]) == (len(second), "val, second part")
+    assert (result["samples"], result["split"]) == (len(second), "val (second part)")
     found = read_policy(copy).found_on
-    assert (found.samples, found.split, found.seed) == (len(first), "val, first part", 0)
+    assert (found.samples, found.split, found.seed) == (len(first), "val (first part)", 0)
     _, correct, _ = answers(copy, "val")
     assert result["anytime"] == correct[:, second].double().mean(1).tolist()
     assert list(read_policy(copy).accuracy) == correct[:, first].double().mean(1).tolist()

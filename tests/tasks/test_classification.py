@@ -1,5 +1,6 @@
 """Classification against the definitions, sample by sample."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -32,6 +33,22 @@ def samples():
     return logits, torch.randint(7, (60,), generator=generator)
 
 
+def matrix(details, classes=7):
+    """The confusion with true classes as rows."""
+    whole = [[0] * classes for _ in range(classes)]
+    for true, predicted, images in zip(*(details["confusion"][name] for name in ("true", "predicted", "images")), strict=True):
+        whole[true][predicted] = images
+    return whole
+
+
+def test_the_confusion_of_many_classes_is_small():
+    """As JSON: a thousand images of a thousand classes are at most a thousand pairs, not a million."""
+    logits = torch.randn(1000, 1000, generator=torch.Generator().manual_seed(0))
+    _, details = evaluated(logits, torch.arange(1000), [1000])
+    assert sum(details["confusion"]["images"]) == 1000
+    assert len(json.dumps(details["confusion"], indent=2)) < 50_000
+
+
 def test_every_number_is_its_definition(samples):
     logits, targets = samples
     results, details = evaluated(logits, targets, [60])
@@ -49,7 +66,7 @@ def test_every_number_is_its_definition(samples):
         bins[math.ceil(max(p) * 15) - 1].append((max(p), order[0] == target))
     ece = sum(abs(sum(c for c, _ in b) / len(b) - sum(r for _, r in b) / len(b)) * len(b) / 60 for b in bins if b)
     assert results == pytest.approx({"loss": loss / 60, "top1": top1 / 60, "top5": top5 / 60, "ece": ece}, abs=1e-12)
-    assert details["confusion"] == confusion
+    assert matrix(details) == confusion
     assert details["per_class"] == pytest.approx([row[k] / sum(row) for k, row in enumerate(confusion)])
     assert sum(b["samples"] for b in details["reliability"]) == 60
 
@@ -127,10 +144,10 @@ def test_logits_that_are_not_finite_are_wrong_and_counted(samples):
     assert math.isnan(results["loss"]) and 0 <= results["ece"] <= 1 and results["not_finite"] == 3
     (text,) = evaluator.notes()
     assert text.startswith("3 of 60 images have logits that are not finite")
-    assert sum(map(sum, details["confusion"])) == sum(b["samples"] for b in details["reliability"]) == 57
+    assert sum(details["confusion"]["images"]) == sum(b["samples"] for b in details["reliability"]) == 57
     of_class = torch.bincount(targets, minlength=7).tolist()
-    assert details["per_class"] == [row[k] / of_class[k] for k, row in enumerate(details["confusion"])]
-    assert sum(map(sum, before["confusion"])) == 60
+    assert details["per_class"] == [row[k] / of_class[k] for k, row in enumerate(matrix(details))]
+    assert sum(before["confusion"]["images"]) == 60
 
 
 def test_a_diverged_model_is_right_about_nothing():

@@ -5,7 +5,7 @@ import json as json_format
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .show import print_table
+from .show import print_entries, print_table
 
 DIM, HEADS = 192, 4  # the size at which parameters are counted: one block of a tiny vision transformer
 
@@ -152,7 +152,7 @@ def list_recipes(json: bool = False) -> None:
     `dynavit train --config cifar10 --print_config` shows them all.
 
     Args:
-        json: print JSON instead of a table.
+        json: print JSON instead.
     """
     from .recipes import list_recipes
 
@@ -160,8 +160,8 @@ def list_recipes(json: bool = False) -> None:
     if json:
         print(json_format.dumps(rows, indent=2, ensure_ascii=False))
         return
-    header = ["name", "what", "cost", "reached", "command"]
-    print_table("Recipes", header, [[row[column] for column in header] for row in rows])
+    about = [[row["what"], f"cost: {row['cost']}", f"reached: {row['reached']}"] for row in rows]
+    print_entries([(row["name"], lines, row["command"]) for row, lines in zip(rows, about, strict=True)])
 
 
 def _spelled(options: dict[str, Any]) -> str:

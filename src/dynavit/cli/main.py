@@ -48,7 +48,12 @@ COMMANDS: dict[str, Command | Group] = {
     "analyze": analyze,
     "predict": predict,
     "calibrate": Group(
-        "Thresholds for the exits of a cascade.",
+        """Thresholds for the exits of a cascade: when an image may leave it.
+
+  dynavit calibrate runs/dvt --accuracy 0.95     finds them on val for a goal (or --gmacs, --milliseconds),
+                                                 judges them on test, and stores them for predict and export
+  dynavit calibrate judge runs/dvt               the stored ones again, on any split
+  dynavit calibrate show runs/dvt                what is stored""",
         "thing to do with thresholds",
         {"search": search, "judge": judge, "show": show},
         default="search",
@@ -144,7 +149,7 @@ def _dispatch(words: list[str]) -> None:
     rest = take_plugins(rest)
     command = COMMANDS[name]
     if isinstance(command, Group):
-        if rest and rest[0] in ("-h", "--help"):
+        if rest[:1] in (["-h"], ["--help"]) or (not rest and command.default is not None):
             print(_group_help(name, command))
             return
         if command.default is not None and rest and rest[0] not in command.members:

@@ -62,13 +62,9 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
     Raises:
         ValueError: an option that does not exist or a value that does not fit, in one line.
     """
-    from jsonargparse import ArgumentParser, DefaultHelpFormatter
+    from jsonargparse import ArgumentParser
 
-    class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-        """Types and defaults of options from the one, the docstring's own line breaks from the other."""
-
-        def _expand_help(self, action: argparse.Action) -> str:
-            return _without_annotated(super()._expand_help(action))
+    from .help import Help
 
     types = _option_types(function)
     words = getattr(function, "prepare", list)(words)  # a command may know more about its words
@@ -191,14 +187,6 @@ def _field_types(kind: Any, prefix: str = "") -> dict[str, Any]:
     return types
 
 
-def _without_annotated(text: str) -> str:
-    """
-    >>> _without_annotated("(type: Optional[Annotated[int, at least 1]], default: null)")
-    '(type: Optional[int at least 1], default: null)'
-    """
-    return re.sub(r"(?:typing\.)?Annotated\[(?:<class ')?(\w+)(?:'>)?, ([^\]]*)\]", r"\1 \2", text)
-
-
 def _named(words: Sequence[str], function: Callable[..., Any], prog: str) -> list[str]:
     """Leading words as the options they stand for."""
     first_option = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
@@ -276,11 +264,11 @@ def _config(value: str) -> str:
 
 def _one_line(error: Exception, prog: str, known: Sequence[str]) -> str:
     """jsonargparse's message on one line; the nearest option where a --config file names one that does not exist."""
+    from .help import plain_type
+
     message = " ".join(str(error).split())
     unknown = re.search(r"(?:Option|Key) '([\w.]+)'", message)
     if unknown and unknown[1] not in known:
         return str(nearest_match_error("option", unknown[1], [name for name in known if name not in _OWN_OPTIONS]))
-    message = _without_annotated(message)
     message = re.sub(r'Parser key "([\w.]+)":', r"--\1:", message)
-    message = re.sub(r"<class '(\w+)'>", r"\1", message)
-    return f"{message} (see {prog} --help)"
+    return f"{plain_type(message)} (see {prog} --help)"

@@ -1,6 +1,8 @@
 """Tables on stdout, progress on stderr: rich at a terminal, plain text in a pipe or file."""
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -12,6 +14,17 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
         _print_rich(title, header, rows)
     else:
         _print_plain(title, header, rows)
+
+
+def print_entries(entries: Sequence[tuple[str, Sequence[str], str]]) -> None:
+    """Entries of (name, lines of prose, command): names and commands are never broken, so that they can be copied."""
+    wide = shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else None
+    for name, prose, command in entries:
+        print(name)
+        for text in prose:
+            for line in textwrap.wrap(text, wide, subsequent_indent="  ") if wide else [text]:
+                print(f"  {line}")
+        print(f"  {command}\n")
 
 
 def print_overview(facts: Mapping[str, str]) -> None:
@@ -38,8 +51,9 @@ def _print_rich(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     from rich.table import Table
 
     table = Table(title=escape(title), title_justify="left", title_style="bold")
-    for name, number in zip(header, _number_columns(header, rows), strict=True):
-        table.add_column(escape(name), justify="right" if number else "left")
+    for at, (name, number) in enumerate(zip(header, _number_columns(header, rows), strict=True)):
+        # What stands first is a name, which is to be copied; the rest is broken into lines, and nothing is cut.
+        table.add_column(escape(name), justify="right" if number else "left", no_wrap=at == 0 or number, overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     Console().print(table)

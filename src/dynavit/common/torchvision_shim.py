@@ -28,17 +28,25 @@ def ensure_torchvision() -> Literal["native", "shimmed"]:
     """
     try:
         importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "operator torchvision::" not in str(error):
+    except RuntimeError as error:  # only without `torchvision_hook`, which repairs the import itself
+        if not is_the_fault(error):
             raise
-    else:
-        return "shimmed" if _declared else "native"
+        declare_missing_operators()
+        sys.modules.pop("torchvision", None)
+        importlib.import_module("torchvision")
+    return "shimmed" if _declared else "native"
+
+
+def is_the_fault(error: RuntimeError) -> bool:
+    return "operator torchvision::" in str(error)
+
+
+def declare_missing_operators() -> None:
+    """Names and types of the operators, after an import of torchvision that failed; the next one succeeds."""
     # The failed import left submodules behind, and a second import would find these half-made ones.
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+    for name in [name for name in sys.modules if name.startswith("torchvision.")]:
         del sys.modules[name]
     for name, schema in _SCHEMAS.items():
         if not hasattr(torch.ops.torchvision, name):
             torch.library.define(f"torchvision::{name}", schema)
             _declared.add(name)
-    importlib.import_module("torchvision")
-    return "shimmed"

@@ -23,12 +23,18 @@ class DataConfig:
         val_fraction: part of train that is cut off for validation where a set has no validation split; 0 uses no validation.
         split_seed: of that cut; the same for all seeds of a comparison, so that they share the split.
         limit: use only so many training images, equally many of each class where possible; 0 uses all.
+        val_limit: likewise of the validation images; accuracies then have the error of so few.
+        test_limit: likewise of the test images.
         workers: processes that read files; sets in memory need none.
-        mean, std: of each channel of pixels in [0, 1]. If not given, those that the initial weights (init_from) were trained
-            with, else the set's own; likewise image_size, crop_pct and interpolation of image files.
+        mean: of each channel of pixels in [0, 1]. If not given, that which the initial weights (init_from) were trained with,
+            else the set's own; likewise std, image_size, and crop_pct and interpolation of image files.
+        std: of each channel, likewise.
         crop_pct: image files: part of the shorter side that evaluation sees.
         interpolation: image files: how pixels are found when an image is resized.
-        train_root, train_list, val_root, val_list: for `--data list`: folders, and text files with a `path label` per line.
+        train_root: for `--data list`: the folder that paths in train_list start from.
+        train_list: for `--data list`: a text file with a `path label` per line.
+        val_root: for `--data list`: the folder that paths in val_list start from.
+        val_list: for `--data list`: the same for validation.
         options: what else the data set takes, for sets that have options of their own.
     """
 
@@ -38,6 +44,8 @@ class DataConfig:
     val_fraction: Share = 0.1
     split_seed: Seed = 0
     limit: Count = 0
+    val_limit: Count = 0
+    test_limit: Count = 0
     workers: Annotated[int, Range(least=0, most=1024)] = 2
     mean: list[float] | None = None
     std: list[Positive] | None = None

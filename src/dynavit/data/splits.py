@@ -1,4 +1,4 @@
-"""Training images that are kept back for validation, and a limit on the others. Pure functions of labels and a seed.
+"""Training images that are kept back for validation, and limits. Pure functions of labels and a seed.
 
 Both take images from each class: a cut in proportion to its size, a limit equally many, as far as a class has them.
 """
@@ -28,32 +28,31 @@ AnySplit = TypeVar("AnySplit", bound=Split)
 def arrange_splits(
     name: str, splits: Mapping[str, AnySplit], classes: list[str], config: DataConfig
 ) -> tuple[dict[str, AnySplit], tuple[str, ...]]:
-    """Splits as they are used, and notes for the user: labels checked, validation cut from train if there is none, train
+    """Splits as they are used, and notes for the user: labels checked, validation cut from train if there is none, each
     limited. The cut comes before the limit, so that runs on few and on many images are validated alike."""
     for split_name, split in splits.items():
         check_labels(f"{name}, split {split_name}", split.labels, len(classes))
-    arranged, notes = dict(splits), []
-    if "train" not in splits:
-        return arranged, ()
-    check_no_empty_class(f"{name}, split train", splits["train"].labels, classes)
-    if "val" not in splits and config.val_fraction:
-        train, val = cut_validation(splits["train"].labels, config.val_fraction, config.split_seed)
-        if len(val) == 0:
-            raise ValueError(
-                f"{name}: val_fraction={config.val_fraction} of the training images were to be kept for validation, but no "
-                "class has two; --loading.val_fraction 0 trains without validation"
-            )
-        arranged["train"], arranged["val"] = splits["train"].subset(train), splits["train"].subset(val)
-        notes.append(f"validation: {len(val)} of {len(train) + len(val)} training images, split_seed={config.split_seed}")
-    labels = arranged["train"].labels
-    if config.limit and config.limit < len(labels):
-        arranged["train"] = arranged["train"].subset(limited(labels, config.limit, config.split_seed))
-        notes.append(f"training uses {config.limit} of {len(labels)} images")
-    check_no_empty_class(
-        f"{name}, training images after val_fraction={config.val_fraction} and limit={config.limit}",
-        arranged["train"].labels,
-        classes,
-    )
+    arranged: dict[str, AnySplit] = dict(splits)
+    notes: list[str] = []
+    if "train" in splits:
+        check_no_empty_class(f"{name}, split train", splits["train"].labels, classes)
+        if "val" not in splits and config.val_fraction:
+            train, val = cut_validation(splits["train"].labels, config.val_fraction, config.split_seed)
+            if len(val) == 0:
+                raise ValueError(
+                    f"{name}: val_fraction={config.val_fraction} of the training images were to be kept for validation, but no "
+                    "class has two; --loading.val_fraction 0 trains without validation"
+                )
+            arranged["train"], arranged["val"] = splits["train"].subset(train), splits["train"].subset(val)
+            notes.append(f"validation: {len(val)} of {len(train) + len(val)} training images, split_seed={config.split_seed}")
+    limits = {"train": ("training", config.limit), "val": ("validation", config.val_limit), "test": ("test", config.test_limit)}
+    for split_name, (use, limit) in limits.items():
+        if limit and split_name in arranged and limit < len(labels := arranged[split_name].labels):
+            arranged[split_name] = arranged[split_name].subset(limited(labels, limit, config.split_seed))
+            notes.append(f"{use} uses {limit} of {len(labels)} images")
+    if "train" in splits:
+        after = f"{name}, training images after val_fraction={config.val_fraction} and limit={config.limit}"
+        check_no_empty_class(after, arranged["train"].labels, classes)
     return arranged, tuple(notes)
 
 
@@ -76,7 +75,7 @@ def cut_validation(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, 
 def limited(labels: Tensor, limit: int, seed: int) -> Tensor:
     """Ascending indices of `limit` images, equally many of each class as long as it has some left."""
     if limit < 1:
-        raise ValueError(f"limit={limit}: a limit is a number of training images; 0 uses all")
+        raise ValueError(f"limit={limit}: a limit is a number of images; 0 uses all")
     order, rank, _ = _ranks(labels, seed)
     return order[rank[order].argsort(stable=True)][:limit].sort().values
 

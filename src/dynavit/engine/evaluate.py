@@ -20,24 +20,28 @@ def evaluate(
     evaluator: Evaluator | None = None,
     pace: Pace | None = None,
     leave: Callable[[], bool] | None = None,
+    at: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """{name: value} of the task's evaluator. Modules are in evaluation mode meanwhile. Samples that could not be read are
     counted as "broken", if there are any, and in the main process `note` gets the messages of all processes and those of the
     evaluator.
 
     Give an `evaluator` to ask it for more than its results afterwards, and a `pace` to know what took the time. As soon as
-    `leave` says so in any process, all of them leave between two batches, with a `LeftUndoneError`.
+    `leave` says so in any process, all of them leave between two batches, with a `LeftUndoneError`. `at` hears how many batches
+    are done, of how many.
     """
     modes = [(module, module.training) for module in task.modules()]
     task.eval()
     try:
         evaluator, pace, broken = evaluator or task.evaluator(), pace or Pace(), []
-        for batches in pace.waiting(loader.epoch()):
+        for number, batches in enumerate(pace.waiting(loader.epoch()), 1):
             for batch in batches:
                 there = batch.to(processes.device, processes.dtype)
                 with pace.computing(batch.count, processes.device), processes.autocast():
                     evaluator.update(there)
                 broken += batch.broken
+            if at is not None:
+                at(number, loader.steps)
             if leave is not None and processes.any(leave()):
                 raise LeftUndoneError
         evaluator.totals = processes.combine(evaluator.totals)

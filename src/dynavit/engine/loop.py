@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.batch import Batch
+from ..common.json_lines import json_lines
 from ..runs.directory import RunDirectory
 from .checkpoint import Checkpoints
 from .compiling import Compiled
@@ -18,7 +19,7 @@ from .config import TrainPlan
 from .contract import Loader, Task
 from .evaluate import evaluate
 from .interrupt import Interrupt, LeftUndoneError
-from .log import Log, module_scalars, read_log
+from .log import Log, module_scalars
 from .processes import Processes, whole_parameters
 from .progress import Progress
 from .trainer import Trainer
@@ -78,7 +79,8 @@ def train(
             progress.note(f"going on after step {trainer.step} of {total}, epoch {trainer.step / train.steps:.4g}")
     log = Log(run, trainer.step, trainer.log_size, engine.tensorboard) if processes.is_main else None
     # Each note is written once in a run. The log, cut back to the checkpoint, knows which ones were.
-    told = {line["text"] for line in read_log(run.metrics_file) if line["kind"] == "note"} if log is not None else set()
+    lines = json_lines(run.metrics_file) if log is not None else ()
+    told = {str(line.get("text")) for line in lines if line is not None and line.get("kind") == "note"}
     broken: list[str] = []  # messages of this process that are still to be told
 
     def record(kind: str, **values: Any) -> None:
@@ -107,7 +109,7 @@ def train(
     def validate(weights: str, interrupt: Interrupt) -> None:
         assert val is not None
         stopped = lambda: interrupt.signal is not None  # noqa: E731
-        results = compiled.attempt(evaluate, task, val, processes, note, leave=stopped)
+        results = compiled.attempt(evaluate, task, val, processes, note, leave=stopped, at=progress.evaluating)
         record("eval", split="val", weights=weights, **results, time={"seconds": trainer.clock.seconds()})
         if weights == ("model" if trainer.ema is None else "ema"):
             trainer.keep_best(results, weights)
@@ -162,7 +164,7 @@ def train(
                 compiled.attempt(trainer.gradients, batches)
                 trainer.update(batches, compiled)
                 done, epoch_ends = trainer.step, trainer.step % train.steps == 0
-                progress.step(done)
+                progress.step(done, trainer.means["loss"])
                 broken += (message for batch in batches for message in batch.broken)
 
                 # ---- What is known after this step

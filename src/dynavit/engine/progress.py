@@ -7,12 +7,14 @@ from typing import Any, TextIO
 
 from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from ..common.labelled import labelled_lines
 from ..common.metric import Metric
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LOSSES = 1.0
+WIDE = 120  # columns of a terminal from which there is room for everything
 SECONDS_TO_ESTIMATE = 3.0  # of training, before its length is told; what ends sooner needs no telling
 
 
@@ -33,8 +35,11 @@ class Progress:
     def begin(self, done: int, total: int) -> None:
         """Steps done before, and in all."""
 
-    def step(self, done: int) -> None:
-        """After every step: must cost nothing."""
+    def step(self, done: int, loss: Any = None) -> None:
+        """After every step: must cost nothing. Looking at `loss`, a tensor, may make an accelerator wait."""
+
+    def evaluating(self, done: int, total: int) -> None:
+        """After every batch of an evaluation, within a training or alone."""
 
     def logged(self, record: dict[str, Any]) -> None:
         """A train or eval line of metrics.jsonl."""
@@ -62,7 +67,7 @@ class Shown(Progress):
     def begin(self, done: int, total: int) -> None:
         self.estimate = Estimate(done, total, self.steps_per_epoch) if self.steps_per_epoch else None
 
-    def step(self, done: int) -> None:
+    def step(self, done: int, loss: Any = None) -> None:
         if self.estimate is not None and (text := self.estimate.after(done)):
             self.estimate = None
             self.line(text)
@@ -109,11 +114,26 @@ class Lines(Shown):
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
-        self.total, self.next_line = 0, 0.0
+        self.total, self.next_line, self.began, self.next_evaluating = 0, 0.0, 0.0, 0.0
 
     def begin(self, done: int, total: int) -> None:
         super().begin(done, total)
-        self.total, self.next_line = total, 0.0
+        self.total, self.next_line, self.began = total, 0.0, time.monotonic()
+
+    def step(self, done: int, loss: Any = None) -> None:
+        super().step(done, loss)
+        now = time.monotonic()
+        if loss is not None and not self.next_line and now >= self.began + SECONDS_BETWEEN_LINES:  # nothing was logged so far
+            self.next_line = now + SECONDS_BETWEEN_LINES
+            self.line(f"step {done}/{self.total}: loss {_number(float(loss))}")
+
+    def evaluating(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done == 1:
+            self.next_evaluating = now + SECONDS_BETWEEN_LINES
+        elif now >= self.next_evaluating:
+            self.next_evaluating = now + SECONDS_BETWEEN_LINES
+            self.line(f"evaluating: {done} of {total} batches")
 
     def logged(self, record: dict[str, Any]) -> None:
         now = time.monotonic()
@@ -129,14 +149,13 @@ class Lines(Shown):
 
 
 class Bar(Shown):
-    """A progress bar with time left, loss, learning rate, images per second and the last evaluation."""
+    """A progress bar with time left, the loss, and the last evaluation; in a wide terminal also learning rate and images/s."""
 
     def __init__(self, console: Console) -> None:
         columns = (
             TextColumn("{task.fields[epoch]}"),
             BarColumn(bar_width=None),
             TextColumn("{task.completed}/{task.total}"),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[train]}"),
             TextColumn("[bold]{task.fields[val]}"),
@@ -144,25 +163,57 @@ class Bar(Shown):
         # Twice a second: drawing takes time from the training, which runs in the same interpreter.
         self.bar = rich_progress.Progress(*columns, console=console, refresh_per_second=2, expand=True)
         self.task = self.bar.add_task("train", total=None, visible=False, epoch="", train="", val="")
+        self.brief = console.width < WIDE
+        self.next_loss, self.last_val, self.training = 0.0, "", False
 
     def begin(self, done: int, total: int) -> None:
         super().begin(done, total)
         self.bar.update(self.task, completed=done, total=total, visible=True)
         self.bar.start()
+        self.training = True
 
-    def step(self, done: int) -> None:
-        super().step(done)
+    def step(self, done: int, loss: Any = None) -> None:
+        super().step(done, loss)
+        fields: dict[str, Any] = {}
+        if loss is not None and (now := time.monotonic()) >= self.next_loss:
+            self.next_loss = now + SECONDS_BETWEEN_LOSSES
+            fields["train"] = f"loss {_number(float(loss))}"
+        self.bar.update(self.task, completed=done, **fields)
+
+    def evaluating(self, done: int, total: int) -> None:
+        if self.training:
+            self.bar.update(self.task, val=f"validating {done}/{total}" if done < total else self.last_val)
+            return
+        if done == 1:
+            self.bar.reset(self.task, total=total, visible=True, epoch="evaluating", train="", val="")
+            self.bar.start()
         self.bar.update(self.task, completed=done)
+        if done == total:
+            self.bar.stop()
 
     def logged(self, record: dict[str, Any]) -> None:
-        fields: dict[str, Any] = {"train" if record["kind"] == "train" else "val": summary(record)}
-        self.bar.update(self.task, epoch=f"epoch {record['epoch']:.4g}", **fields)
+        epochs = f"epoch {record['epoch']:.4g}"
+        if record["kind"] == "train":
+            self.next_loss = time.monotonic() + (SECONDS_BETWEEN_LOSSES if self.brief else SECONDS_BETWEEN_LINES)
+            text = f"loss {_number(record['loss'])}" if self.brief else summary(record)
+            self.bar.update(self.task, epoch=epochs, train=text)
+        else:
+            self.last_val = main_value(record, self.metrics) if self.brief else summary(record)
+            self.bar.update(self.task, epoch=epochs, val=self.last_val)
 
     def line(self, text: str) -> None:
         self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self.bar.stop()
+        self.training = False
+
+
+def main_value(record: Mapping[str, Any], metrics: Sequence[Metric]) -> str:
+    """The main metric of an evaluation, or its loss, in two or three words."""
+    if not metrics or record.get(metrics[0].name) is None:
+        return f"{record['split']} loss {_number(record.get('loss'))}"
+    return f"{record['split']} {metrics[0].label} {metrics[0].text(record[metrics[0].name])}"
 
 
 def choose_progress(quiet: bool = False, stream: TextIO | None = None) -> Progress:

@@ -35,7 +35,7 @@ MEASURED_POINTS = 8  # of the curve, early exit executed
 MEASURED_IMAGES = 512  # at most, evenly over the split, for files are often sorted by class
 LOOK_BATCH = 256
 SHOWN = 12  # images per exit
-PARTS_OF_VAL = {"val": "val, first part", "test": "val, second part"}  # for data without a test split
+PARTS_OF_VAL = {"val": "val (first part)", "test": "val (second part)"}  # for data without a test split
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,10 @@ def _evaluated(opened: Opened, split: str, classes: list[str], batch_size: int, 
     progress.overview(lambda: overview_of_opened(opened, split, writes=file))
     evaluator = opened.task.evaluator()
     pace = Pace()
-    results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator, pace)
+    try:
+        results = evaluate(opened.task, loader, opened.processes, progress.note, evaluator, pace, at=progress.evaluating)
+    finally:
+        progress.end()
     speed = pace.report(opened.processes)
     main = opened.task.main_metric
     source = opened.source

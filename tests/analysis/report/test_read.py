@@ -3,7 +3,8 @@ import json
 import pytest
 
 from analysis.report.made_up import ANGLE, HITS, lambdas, make_comparison, make_run
-from dynavit.analysis.report.read import LEGACY_METRICS, LOSS, Comparison, Run, read_directory
+from dynavit.analysis.report.read import LEGACY_METRICS, LOSS, Comparison, Run, read_directory, read_run
+from dynavit.common.thinned import MOST, Thinned
 
 
 def test_a_run(tmp_path):
@@ -170,3 +171,21 @@ def test_damaged_lines_are_numbered_and_left_out(tmp_path):
     *lines, note = read_directory(tmp_path).log
     assert [line["kind"] for line in lines] == ["eval", "train"]
     assert note == {"kind": "note", "text": "damaged lines of metrics.jsonl are left out, 1 in all: number 2"}
+
+
+def test_a_long_log_is_thinned_while_it_is_read(tmp_path, monkeypatch):
+    """Of 10,000 lines no more than a curve needs are ever held; ends and rare lines stay."""
+    lines = [{"kind": "train", "epoch": step / 100, "loss": step} for step in range(10_000)]
+    lines[500:500] = [
+        {"kind": "note", "text": "rare"},
+        {"kind": "eval", "split": "val", "weights": "model", "epoch": 5, "top1": 1},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    held, add = [], Thinned.add
+    monkeypatch.setattr(Thinned, "add", lambda self, line: add(self, line) or held.append(len(self.kept)))
+    run = read_run(tmp_path)
+    curve = run.curve("train", "loss")
+    assert max(held) <= MOST and len(held) == len(lines)
+    assert MOST / 2 <= len(curve) <= MOST + 1
+    assert (min(curve.items()), max(curve.items())) == ((0.0, 0), (99.99, 9999))
+    assert [line["text"] for line in run.lines("note")] == ["rare"] and run.curve("eval", "top1") == {5: 1}

@@ -1,6 +1,6 @@
 """Run and comparison directories, and analyses, as they are on disk. A file that has not been written yet is simply absent."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,10 @@ import yaml
 from ...common.files import read_json
 from ...common.json_lines import json_lines
 from ...common.metric import Metric
+from ...common.thinned import Thinned
 from ...runs.directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .figures.stored_svg import read_svg
-from .shapes import Calibration, ComparisonFile, Evaluation, Index, check_calibration
+from .shapes import Calibration, ComparisonFile, Evaluation, Index, check_calibration, check_evaluation
 
 # Evaluations name their metrics. Those made before metrics were stored are classifications and have some of these.
 LEGACY_METRICS = (
@@ -238,7 +239,7 @@ def read_directory(directory: str | Path) -> Run | Comparison | Inside:
 
 def read_run(directory: str | Path) -> Run:
     files = RunDirectory(directory)
-    evaluations = {file.stem: _json(file, Evaluation) for file in files.evaluation_files()}
+    evaluations = {file.stem: _checked(file, Evaluation, check_evaluation) for file in files.evaluation_files()}
     return Run(
         name=files.path.resolve().name,
         path=files.path,
@@ -296,12 +297,17 @@ def read_comparison(directory: str | Path) -> Comparison:
 
 def read_calibration(file: Path) -> dict[str, Any]:
     """What `dynavit calibrate` wrote; {} if it has not been called."""
-    found = _json(file, Calibration)
-    if found:
-        try:
-            check_calibration(found)
-        except ValueError as error:
-            raise ValueError(f"{file} is damaged: {error}; write it again with `dynavit calibrate`") from error
+    return _checked(file, Calibration, check_calibration)
+
+
+def _checked(file: Path, kind: Any, check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """With what no hint can say."""
+    found = _json(file, kind)
+    try:
+        if found:
+            check(found)
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}; remove it or write it again") from error
     return found
 
 
@@ -331,9 +337,14 @@ def _mapping(file: Path, value: Any) -> dict[str, Any]:
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
-    """Its whole lines, and a note about the others."""
-    lines = list(json_lines(file))
-    damaged = [str(number) for number, line in enumerate(lines, 1) if line is None]
+    """Its whole lines, and a note about the others. Of a kind that is more than a page can show, evenly some of them."""
+    thinned: dict[str, Thinned[dict[str, Any]]] = {}
+    damaged = []
+    for number, line in enumerate(json_lines(file), 1):
+        if line is None:
+            damaged.append(str(number))
+        else:  # averaged weights are evaluated beside the others: each its own curve
+            thinned.setdefault(f"{line.get('kind')} {line.get('weights')} {line.get('split')}", Thinned()).add(line)
+    kept = [line for kind in thinned.values() for line in kind.items()]
     about = f"damaged lines of {file.name} are left out, {len(damaged)} in all: number {', '.join(damaged[:5])}"
-    notes = [{"kind": "note", "text": about}] if damaged else []
-    return [*(line for line in lines if line is not None), *notes]
+    return [*kept, *([{"kind": "note", "text": about}] if damaged else [])]

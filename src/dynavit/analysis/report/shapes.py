@@ -24,6 +24,14 @@ class Shown(TypedDict):
     confidence: float
 
 
+class Confusion(TypedDict):
+    """Pairs of classes that occurred, and how often."""
+
+    true: list[Count]
+    predicted: list[Count]
+    images: list[AtLeastOne]
+
+
 class Evaluation(TypedDict, total=False):
     """eval/<name>.json"""
 
@@ -36,6 +44,7 @@ class Evaluation(TypedDict, total=False):
     metrics: list[StoredMetric]
     classes: list[Any]
     per_class: list[float | None]
+    confusion: Confusion | list[list[int]]  # a whole matrix in older ones
     throughput: dict[str, Any]
     samples_shown: list[Shown]
 
@@ -125,6 +134,19 @@ class Index(TypedDict, total=False):
     """analysis/index.json"""
 
     sections: list[StoredSection] | None
+
+
+def check_evaluation(found: dict[str, Any]) -> None:
+    """ValueError unless its confusion is of its classes."""
+    confusion, classes = found.get("confusion") or [], len(found.get("classes") or [])
+    if isinstance(confusion, dict):
+        if not len(confusion["true"]) == len(confusion["predicted"]) == len(confusion["images"]):
+            raise ValueError("confusion: its lists are not of the same length")
+        largest = max([*confusion["true"], *confusion["predicted"]], default=-1)
+    else:
+        largest = max([len(confusion), *map(len, confusion)], default=0) - 1
+    if classes and largest >= classes:
+        raise ValueError(f"confusion: there is no class {largest} among {classes}, counted from 0")
 
 
 def check_calibration(found: dict[str, Any]) -> None:

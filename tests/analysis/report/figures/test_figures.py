@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dynavit.analysis.report.figures.canvas import svg_element
-from dynavit.analysis.report.figures.confusion import confused_pairs, confusion_figure
+from dynavit.analysis.report.figures.confusion import confused_pairs, confusion_figure, stored_cells
 from dynavit.analysis.report.figures.curves import MOST_POINTS, curves_figure, over_seeds, settled_range
 from dynavit.analysis.report.figures.dots import DotRow, dots_figure, mean_row, mean_rows_caption
 from dynavit.analysis.report.figures.ladder import ladder_figure
@@ -75,18 +75,18 @@ def test_the_mean_of_seeds_has_an_interval_of_one_standard_error():
 
 def test_strange_class_names_stay_words():
     names = ["<script>1</script>", "a$b$c", "鳥 & bird"]
-    svg = svg_element("c", confusion_figure("", "", [[5, 1, 0], [0, 6, 0], [2, 0, 4]], names))
+    svg = svg_element("c", confusion_figure("", "", stored_cells([[5, 1, 0], [0, 6, 0], [2, 0, 4]]), names))
     assert "<script" not in svg
     assert {"&lt;script&gt;1&lt;/script&gt;", "a$b$c", "鳥 &amp; bird"} <= set(words(svg))
 
 
 def test_the_largest_confusion_stays_small():
-    figure = confusion_figure("", "", [[10] * 20] * 20, [f"class {i}" for i in range(20)])
+    figure = confusion_figure("", "", stored_cells([[10] * 20] * 20), [f"class {i}" for i in range(20)])
     assert 1_000 < len(svg_element("c", figure)) < LARGEST
 
 
 def test_confused_pairs_are_the_most_frequent_mistakes():
-    assert confused_pairs([[9, 0, 2], [5, 9, 0], [0, 1, 9]], most=2) == [(1, 0, 5), (0, 2, 2)]
+    assert confused_pairs(stored_cells([[9, 0, 2], [5, 9, 0], [0, 1, 9]]), most=2) == [(1, 0, 5), (0, 2, 2)]
 
 
 # ---- λ

@@ -1,7 +1,7 @@
 """Sections of image classification: confusion, and some predictions as examples."""
 
 from ..blocks import Block, Figures, Samples, Section, Table, Text
-from ..figures.confusion import confused_pairs, confusion_figure
+from ..figures.confusion import confused_pairs, confusion_figure, row_sums, stored_cells
 from ..read import Run
 from ..words import percent, samples_of, split_name
 
@@ -11,8 +11,8 @@ SHOWN_PAIRS = 15
 def sections(run: Run) -> list[Section]:
     """From the "confusion", "classes", "samples_shown" and "reliability" of the final evaluation, as far as they are there."""
     found = run.final
-    counts, classes = found.get("confusion") or [], [str(name) for name in found.get("classes") or []]
-    classes = classes or [str(number) for number in range(len(counts))]
+    counts, classes = stored_cells(found.get("confusion")), [str(name) for name in found.get("classes") or []]
+    classes = classes or [str(number) for number in range(1 + max((max(cell[:2]) for cell in counts), default=-1))]
     where = f"{run.name} on the {split_name(run.split)}"
     blocks: list[Block] = []
     caption = (
@@ -22,7 +22,8 @@ def sections(run: Run) -> list[Section]:
     if figure := confusion_figure(f"Confusion matrix of {where}", caption, counts, classes):
         blocks.append(Figures([figure]))
     elif pairs := confused_pairs(counts, SHOWN_PAIRS):
-        rows = [[classes[true], classes[taken], str(n), percent(n / sum(counts[true]))] for true, taken, n in pairs]
+        of_class = row_sums(counts)
+        rows = [[classes[true], classes[taken], str(n), percent(n / of_class[true])] for true, taken, n in pairs]
         header = ["true class", "predicted", "images", "of its class, %"]
         label = f"The most frequent mistakes of {where}"
         blocks.append(Table(label, header, rows, notes=[f"{label}."]))
