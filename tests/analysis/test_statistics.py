@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from dynavit.analysis.statistics import mean, paired_difference, standard_error, t_quantile
+from dynavit.analysis.statistics import mcnemar, mean, paired_difference, standard_error, t_quantile, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,22 @@ def test_one_seed_or_equal_differences_have_no_interval():
     assert paired_difference({0: 2.0}, {0: 1.0}).interval is None
     equal = paired_difference({0: 0.3, 1: 0.4, 2: 0.5}, {0: 0.2, 1: 0.3, 2: 0.4})  # 0.1 three times, but for rounding
     assert equal.interval is None and equal.excludes_zero is None
+
+
+@pytest.mark.parametrize(("right", "samples"), [(0, 10), (1, 10), (370, 1000), (10, 10), (3700, 10000)])
+def test_wilsons_ends_are_the_shares_that_the_normal_test_just_accepts(right, samples):
+    """(k / n - p)^2 = z^2 p (1 - p) / n at both ends p."""
+    z = 1.959963984540054
+    for end in wilson_interval(right, samples):
+        assert (right / samples - end) ** 2 == pytest.approx(z * z * end * (1 - end) / samples, abs=1e-12)
+    low, high = wilson_interval(right, samples)
+    assert 0 <= low <= right / samples <= high + 1e-12 and high <= 1
+    with pytest.raises(ValueError, match="11 of 10 is no share"):
+        wilson_interval(11, 10)
+
+
+@pytest.mark.parametrize(("b", "c"), [(0, 0), (0, 1), (3, 3), (1, 9), (12, 30), (500, 460)])
+def test_mcnemar_counts_coins(b, c):
+    """Twice the share of all 2^n series of coins that are at least so uneven on one side, with whole numbers."""
+    tail = sum(math.comb(b + c, k) for k in range(min(b, c) + 1))
+    assert mcnemar(b, c) == mcnemar(c, b) == pytest.approx(min(1.0, 2 * tail / 2 ** (b + c)), rel=1e-9)

@@ -30,6 +30,11 @@ def test_folders_of_images(tmp_path):
     assert {name: len(split) for name, split in flat.splits.items()} == {"train": 6, "val": 2}
 
 
+def test_files_of_listops(tmp_path):
+    (tmp_path / "basic_test.tsv").write_text("Source\tTarget\n[MAX 1 2 ]\t2\n")
+    assert recognise(tmp_path) == "listops" and open_data("auto", tmp_path).splits.keys() == {"test"}
+
+
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_cifar(tmp_path, name):
     for version in VERSIONS[name]:

@@ -68,6 +68,19 @@ def test_what_is_decayed():
     assert spared == {"token", "gate.mix", "blocks.0.bias", "blocks.1.bias", "head.bias", "tied.bias"}
 
 
+def test_everything_can_be_decayed():
+    """Biases, norms, tokens, and what a task holds beside its model."""
+    model = Stack()
+    (group,) = parameter_groups(model, 0.1, decay_all=True)
+    assert group["weight_decay"] == 0.1 and len(group["params"]) == sum(p.requires_grad for p in model.parameters())
+    task = Task(model)
+    task.scale = nn.Parameter(torch.ones(3))
+    made = make_optimiser(task, OptimConfig(weight_decay=0.1, decay_all=True), CPU)
+    assert {group["weight_decay"] for group in made.param_groups} == {0.1}
+    spared = make_optimiser(task, OptimConfig(weight_decay=0.1), CPU)
+    assert {group["weight_decay"] for group in spared.param_groups} == {0.0, 0.1}
+
+
 def test_layers_learn_slower_towards_the_image():
     model = Stack()
     scales = layer_scales(model, 0.5)

@@ -28,3 +28,19 @@ def test_the_rate_rises_then_falls_and_stays_above_the_minimum():
 def test_no_warmup_and_a_single_step():
     assert lr_at(0, 1, 0, 3.0, 0.5) == 3.0
     assert lr_at(0, 4, 0, 1.0) == 1.0
+
+
+def test_rsqrt_warmup_is_the_arenas():
+    """lr(s) = 0.05 min(1, s / 1000) / sqrt(max(s, 1000)): the largest is 0.05 / sqrt(1000), the sum of 5,000 is 4.70."""
+    base = 0.05 / math.sqrt(1000)
+    rates = [lr_at(step, 5000, 1000, base, 0.5, "rsqrt_warmup") for step in range(5000)]
+    for step, rate in enumerate(rates):
+        assert rate == pytest.approx(0.05 * min(1, step / 1000) / math.sqrt(max(step, 1000)), rel=1e-12)
+    assert rates[0] == 0 and max(rates) == rates[1000] == pytest.approx(1.58e-3, rel=1e-3)
+    assert sum(rates) == pytest.approx(4.70, abs=0.01)
+    assert lr_at(4, 10, 0, 1.0, schedule="rsqrt_warmup") == 0.5
+
+
+def test_an_unknown_schedule_is_named():
+    with pytest.raises(ValueError, match="unknown optim.schedule 'rsqrt'. Did you mean 'rsqrt_warmup'"):
+        lr_at(0, 1, 0, 1.0, schedule="rsqrt")

@@ -110,7 +110,7 @@ def test_created_listed_and_measured(norm, mine, silent):
 def test_in_our_models(name, norm, mine, silent):
     model = dynavit.create_model(name, norm=norm)
     kinds = {type(module).__name__.lower() for module in norms_of(model)}
-    assert kinds == {norm, "layernorm"}  # at the ends
+    assert kinds == ({norm} if name == "test_sequence" else {norm, "layernorm"})  # at the ends
 
 
 def test_weights_of_a_norm_without_a_constructor_are_set(silent):

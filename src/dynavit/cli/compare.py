@@ -23,9 +23,11 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False, q
         overwrite: delete what is in --out and begin again.
         quiet: show no summary, progress or next steps.
     """
+    from ..analysis.report.blocks import Table
     from ..analysis.report.read import read_comparison
     from ..analysis.report.table import comparison_table, table_notes
     from ..runs.compare import compare
+    from ..runs.report import comparison_sections_of_task
 
     with show_runs(quiet) as watch:
         page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=shlex.join(["dynavit", *sys.argv[1:]]))
@@ -33,6 +35,11 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False, q
     print_table(config_of_grid.title, *comparison_table(comparison))
     for note in table_notes(comparison):
         print(note)
+    for table in (block for section in comparison_sections_of_task(comparison) for block in section.blocks):
+        if isinstance(table, Table):
+            print_table(table.label, list(table.header), [list(row) for row in table.rows])
+            for note in table.notes:
+                print(note)
     print(f"report: {page}")
     steps: list[Step] = [
         (["analyze", out], "their insides side by side"),

@@ -57,7 +57,11 @@ class LoaderOptions:
 
 
 class Data(Protocol):
-    """An opened data set. It need not inherit from this class: having all of it is enough."""
+    """An opened data set. It need not inherit from this class: having all of it is enough.
+
+    A data set of other things than images may also have `model`: the name of the model that is trained on it unless the user
+    names another.
+    """
 
     @property
     def name(self) -> str: ...

@@ -146,6 +146,12 @@ class Task(nn.Module):
         """Sections of the report of a run (`analysis.report.read.Run`), from its files alone."""
         return []
 
+    @classmethod
+    def comparison_sections(cls, comparison: Any) -> Sequence[Any]:
+        """Sections of the page of a comparison (`analysis.report.read.Comparison`), from files of its runs alone. `dynavit
+        compare` prints their tables too."""
+        return []
+
     # ---- Prediction
 
     def read_input(self, path: Path, facts: Mapping[str, Any]) -> Any:

@@ -28,6 +28,7 @@ DATA: Registry[Callable[..., Any]] = Registry(
         "folder": f"{__package__}.folder:open_folder",
         "imagenet": f"{__package__}.imagenet:open_imagenet",
         "list": f"{__package__}.lists:open_lists",
+        "listops": f"{__package__}.listops.open:open_listops",
     },
 )
 SPLITS = ("train", "val", "test")

@@ -17,7 +17,8 @@ def data_name(name: str, data_dir: Path | None) -> str:
 
 
 def recognise(directory: Path) -> str:
-    """The name in `list_data()` of what a directory holds: official files of CIFAR or Fashion-MNIST, ImageNet, class folders.
+    """The name in `list_data()` of what a directory holds: official files of CIFAR or Fashion-MNIST, the Long Range
+    Arena's of ListOps, ImageNet, class folders.
 
     Raises:
         ValueError: it holds none of them; the message names what was looked for, and a folder in it that holds one.
@@ -41,6 +42,8 @@ def _name(directory: Path) -> str | None:
             return name
     if (directory / "FashionMNIST" / "raw").is_dir():
         return "fashion_mnist"
+    if any((directory / f"basic_{split}.tsv").is_file() for split in ("train", "val", "test")):
+        return "listops"
     splits = [split for there in split_folders(directory).values() for split in there]
     classes = {name for split in splits for name in class_folders(split)}
     if _is_imagenet(classes):

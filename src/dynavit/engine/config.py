@@ -11,14 +11,16 @@ Threads = Annotated[int, Range(least=1, most=1024)]  # far more than that crash 
 
 @dataclass
 class OptimConfig:
-    """AdamW or SGD, and a learning rate that rises linearly, then falls like a cosine.
+    """AdamW or SGD, and a learning rate that rises linearly, then falls.
 
     Attributes:
         algorithm: adamw, or sgd with momentum, which many fine-tune with.
         weight_decay: not applied to biases, norms and what the model itself exempts. sgd adds it to the gradient.
+        decay_all: apply it to these too.
         betas: of AdamW.
         eps: of AdamW.
         momentum: of SGD.
+        schedule: the fall is half a cosine, or with rsqrt_warmup like 1 / sqrt(step).
         warmup_epochs: length of the rise; at most half of the training.
         min_lr: where the cosine ends, as a fraction of the learning rate.
         clip: largest norm of the gradient; 0 leaves it as it is.
@@ -29,9 +31,11 @@ class OptimConfig:
 
     algorithm: Literal["adamw", "sgd"] = "adamw"
     weight_decay: NotNegative = 0.05
+    decay_all: bool = False
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Positive = 1e-8
     momentum: Share = 0.9
+    schedule: Literal["cosine", "rsqrt_warmup"] = "cosine"
     warmup_epochs: NotNegative = 1.0
     min_lr: Fraction = 0.01
     clip: NotNegative = 1.0

@@ -18,8 +18,10 @@ FUSED = ("cpu", "cuda", "xpu", "mps")  # devices with an AdamW in one kernel
 
 
 def make_optimiser(task: Task, config: OptimConfig, device: torch.device) -> Optimizer:
-    groups = parameter_groups(task.model, config.weight_decay, config.layer_decay, config.backbone_lr)
-    groups += own_groups(task, config.weight_decay)
+    groups = parameter_groups(
+        task.model, config.weight_decay, config.layer_decay, config.backbone_lr, decay_all=config.decay_all
+    )
+    groups += own_groups(task, config.weight_decay, config.decay_all)
     if not groups:
         raise ValueError("there is no parameter to train: all of them are frozen")
     if config.algorithm == "adamw":
@@ -42,6 +44,7 @@ def parameter_groups(
     backbone_lr: float = 1.0,
     *,
     lr: float | None = None,
+    decay_all: bool = False,
 ) -> list[dict[str, Any]]:
     """Groups for an optimiser of torch: every trainable parameter in exactly one, each with its `weight_decay` and `lr_scale`.
 
@@ -53,6 +56,7 @@ def parameter_groups(
         backbone_lr: factor on the learning rate of everything but the classifier.
         lr: gives each group its own `lr`, scaled. Without it the two factors are only noted as `lr_scale`, which schedulers of
             timm read and torch's do not.
+        decay_all: nothing is spared.
     """
     exempt = names_without_decay(model)
     scales = layer_scales(model, layer_decay) if layer_decay != 1.0 else {}
@@ -60,7 +64,8 @@ def parameter_groups(
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            decay = 0.0 if name in exempt or parameter.ndim <= 1 else weight_decay
+            spared = not decay_all and (name in exempt or parameter.ndim <= 1)
+            decay = 0.0 if spared else weight_decay
             scale = scales.get(name, 1.0) * (1.0 if parameter in classifier else backbone_lr)
             groups.setdefault((scale, decay), []).append(parameter)
     made: list[dict[str, Any]] = [
@@ -69,12 +74,13 @@ def parameter_groups(
     return made if lr is None else [{**group, "lr": lr * group["lr_scale"]} for group in made]
 
 
-def own_groups(task: Task, weight_decay: float) -> list[dict[str, Any]]:
+def own_groups(task: Task, weight_decay: float, decay_all: bool = False) -> list[dict[str, Any]]:
     """Groups of the parameters that a task has beside its model's."""
     exempt = {module_path(name) for name in names_without_decay(task)}
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in own_parameters(task).items():
-        groups.setdefault(0.0 if name in exempt or parameter.ndim <= 1 else weight_decay, []).append(parameter)
+        spared = not decay_all and (name in exempt or parameter.ndim <= 1)
+        groups.setdefault(0.0 if spared else weight_decay, []).append(parameter)
     return [{"params": params, "lr_scale": 1.0, "weight_decay": decay} for decay, params in groups.items()]
 
 

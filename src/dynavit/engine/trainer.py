@@ -96,7 +96,7 @@ class Trainer:
             return self.placed(batch.to(self.processes.device, self.processes.dtype))
 
     def update(self, batches: list[Batch], compiled: Compiled) -> None:
-        lr = lr_at(self.step, self.total, self.warmup, self.plan.lr, self.plan.optim.min_lr)
+        lr = self.lr_at(self.step)
         set_lr(self.optimiser, lr)
         self.scaler.unscale_(self.optimiser)
         self.task.before_update()
@@ -167,7 +167,11 @@ class Trainer:
 
     @property
     def optimiser_lr(self) -> float:
-        return lr_at(self.step - 1, self.total, self.warmup, self.plan.lr, self.plan.optim.min_lr)
+        return self.lr_at(self.step - 1)
+
+    def lr_at(self, step: int) -> float:
+        optim = self.plan.optim
+        return lr_at(step, self.total, self.warmup, self.plan.lr, optim.min_lr, optim.schedule)
 
     def keep_best(self, results: Mapping[str, Any], weights: str) -> None:
         """Compare a validation with the best one so far, by the task's main metric.

@@ -32,6 +32,7 @@ class Attention(nn.Module):
         heads: int,
         *,
         qkv_bias: bool = False,
+        proj_bias: bool = True,
         qk_scale: float | None = None,  # None: 1 / sqrt(d)
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
@@ -41,7 +42,7 @@ class Attention(nn.Module):
             raise ValueError(f"Attention: {dim} channels cannot be split into {heads} heads")
         self.heads, self.num_heads, self.scale, self.attn_drop = heads, heads, qk_scale, attn_drop
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim)
+        self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
@@ -53,12 +54,15 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linears with a GELU between them, each token by itself. (b, t, c) -> (b, t, out), by default c."""
+    """Two linears with a GELU between them, each token by itself. (b, t, c) -> (b, t, out), by default c.
 
-    def __init__(self, dim: int, hidden: int, *, out: int | None = None, drop: float = 0.0) -> None:
+    `gelu` is "tanh" for the approximation that models from JAX have.
+    """
+
+    def __init__(self, dim: int, hidden: int, *, out: int | None = None, drop: float = 0.0, gelu: str = "none") -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
-        self.act = nn.GELU()
+        self.act = nn.GELU(gelu)
         self.fc2 = nn.Linear(hidden, dim if out is None else out)
         self.drop = nn.Dropout(drop)
 

@@ -35,5 +35,6 @@ class LayerNorm(Norm):
             return y.to(x.dtype).reshape(x.shape)
         return super().forward(x, grid, mask)
 
-    def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
-        return F.layer_norm(x, (self.dim,), eps=self.eps)
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        weight, bias = (None if each is None else each.to(x.dtype) for each in (self.weight, self.bias))
+        return F.layer_norm(x, (self.dim,), weight, bias, self.eps)

@@ -42,13 +42,16 @@ def decided(config: TrainConfig, data: "Data") -> TrainConfig:
 
 
 def model_name(config: TrainConfig, data: "Data") -> str:
-    """The model that is named; otherwise the one whose weights are taken from timm, or the one that fits the images' size."""
+    """The model that is named; otherwise the one whose weights are taken from timm, the one that the data set names, as sets
+    of other things than images do, or the one that fits the images' size."""
     from ..models.fit_image import model_for
 
     if config.model != AUTO:
         return config.model
     source, _, name = (config.init_from or "").partition(":")
-    return name if source == "timm" else model_for(getattr(data, "image_size", None))
+    if source == "timm":
+        return name
+    return getattr(data, "model", None) or model_for(getattr(data, "image_size", None))
 
 
 def task_of_run(config: TrainConfig, data: "Data") -> "type[Task]":

@@ -10,7 +10,8 @@ from .directory import RunDirectory
 from .metrics_csv import write_metrics_csv
 
 if TYPE_CHECKING:
-    from ..analysis.report.read import Run
+    from ..analysis.report.blocks import Section
+    from ..analysis.report.read import Comparison, Run
 
 
 def write_report(directory: str | PathLike[str], out: str | PathLike[str] | None = None) -> Path:
@@ -20,13 +21,23 @@ def write_report(directory: str | PathLike[str], out: str | PathLike[str] | None
         out: write the page to this file instead, and nothing into the directory; also while another process writes there.
     """
     if out is not None:
-        return write_page(Path(directory), sections_of_task, Path(out))
+        return write_page(Path(directory), sections_of_task, comparison_sections_of_task, Path(out))
     files = RunDirectory(directory)
     with files.alone():
-        page = write_page(files.path, sections_of_task)
+        page = write_page(files.path, sections_of_task, comparison_sections_of_task)
         if files.metrics_file.is_file():
             write_metrics_csv(directory)
     return page
+
+
+def comparison_sections_of_task(comparison: "Comparison") -> "Sequence[Section]":
+    """The sections about all runs of a comparison that their task brings; none if it is not registered here."""
+    from ..tasks.table import TASKS
+    from .model_files import ModelCard
+
+    begun = [run for run in comparison.runs if RunDirectory(run.path).card_file.is_file()]
+    name = ModelCard.read(begun[0].path).task if begun else ""
+    return TASKS[name].comparison_sections(comparison) if name in TASKS else []
 
 
 def sections_of_task(run: "Run") -> Sequence[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..common.batch import moved
 from ..common.task import Task
 from ..deploy.bundle.answers import image_files
 from ..engine.config import EngineConfig
@@ -76,8 +77,9 @@ class RunPredictor:
         except ValueError as error:
             return {"image": str(path), "error": str(error)}
         like = next(self.task.model.parameters())
+        there = moved(inputs, like.device, like.dtype)
         try:
-            return {"image": str(path), **self.task.answer(inputs.to(like), self.card.facts, top, self.policy)}
+            return {"image": str(path), **self.task.answer(there, self.card.facts, top, self.policy)}
         except (ValueError, RuntimeError) as error:
             where = self.subject.directory.card_file
             raise ValueError(f"the model cannot answer about images as {where} prepares them: {error}") from error

@@ -19,6 +19,7 @@ TASKS: "Registry[type[Task]]" = Registry(
     built_in={
         "classification": "dynavit.tasks.classification:Classification",
         "early_exit": "dynavit.tasks.early_exit:EarlyExit",
+        "listops": "dynavit.tasks.listops:ListOps",
     },
 )
 _BUILT_IN_OPTIONS: dict[str, type] = {"early_exit": EarlyExitOptions}

@@ -9,6 +9,7 @@ from dynavit.analysis.report.figures.canvas import svg_element
 from dynavit.analysis.report.figures.confusion import confused_pairs, confusion_figure, stored_cells
 from dynavit.analysis.report.figures.curves import MOST_POINTS, curves_figure, over_seeds, settled_range
 from dynavit.analysis.report.figures.dots import DotRow, dots_figure, mean_row, mean_rows_caption
+from dynavit.analysis.report.figures.ladder import ladder_figure
 from dynavit.analysis.report.figures.lambdas import lambda_at_end, lambda_over_training
 from dynavit.analysis.report.figures.numbers import numbers
 from dynavit.analysis.report.figures.over_layers import LayerLine, layers_figure
@@ -48,6 +49,16 @@ def test_curves_of_many_seeds_and_settings_stay_small():
 
 
 # ---- Dots
+
+
+def test_accuracies_stand_over_the_lines_of_simple_readers():
+    rungs = [{"name": "majority", "accuracy": 0.17}, {"name": "root operator", "accuracy": 0.37}]
+    rows = [DotRow("ln", -1, 36.5, (35.0, 38.0)), DotRow("in", 0, 22.0)]
+    figure = ladder_figure("label", "caption", rows, rungs)
+    drawn = svg_element("ladder", figure)
+    assert {"ln", "in", "majority", "root", "operator", "accuracy, %"} <= set(words(drawn))
+    assert drawn.count("stroke-dasharray") == 2
+    assert ladder_figure("", "", [], rungs) is None and ladder_figure("", "", rows, []) is None
 
 
 def test_the_mean_of_seeds_has_an_interval_of_one_standard_error():

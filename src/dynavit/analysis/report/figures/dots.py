@@ -43,18 +43,23 @@ def dots_figure(label: str, caption: str, xlabel: str, rows: Sequence[DotRow], l
     def paint(axes: "Axes") -> None:
         if line_at is not None:
             axes.axvline(line_at, color=FAINT, lw=0.8)
-        for place, row in enumerate(rows):
-            shade = colour(series_style(row.series)[0])
-            if row.interval:
-                axes.plot(row.interval, (place, place), color=shade, lw=1.4, solid_capstyle="butt")
-            # Small dots a little below, or they would hide under the large one.
-            axes.plot(row.parts, [place + 0.24] * len(row.parts), "o", color=shade, ms=2.6, alpha=0.7, mew=0)
-            axes.plot([row.value], [place], "o", color=shade, ms=5.5, mew=0)
-        axes.set_yticks(range(len(rows)), [row.name for row in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        paint_rows(axes, rows)
         axes.locator_params(axis="x", nbins=6)
         axes.set_xlabel(xlabel)
         axes.grid(axis="x")
-        axes.tick_params(axis="y", length=0)
 
     return Figure(label, caption, 0.8 + 0.26 * len(rows), on_axes(paint))
+
+
+def paint_rows(axes: "Axes", rows: Sequence[DotRow]) -> None:
+    """The dots and their names, from top to bottom."""
+    for place, row in enumerate(rows):
+        shade = colour(series_style(row.series)[0])
+        if row.interval:
+            axes.plot(row.interval, (place, place), color=shade, lw=1.4, solid_capstyle="butt")
+        # Small dots a little below, or they would hide under the large one.
+        axes.plot(row.parts, [place + 0.24] * len(row.parts), "o", color=shade, ms=2.6, alpha=0.7, mew=0)
+        axes.plot([row.value], [place], "o", color=shade, ms=5.5, mew=0)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
