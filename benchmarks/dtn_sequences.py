@@ -15,7 +15,7 @@ import torch
 from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
 from dynavit.norms import create_norm
-from dynavit.norms.dtn.op import native_kernel_available
+from dynavit.norms.dtn.native.build import native_kernel_available
 
 BATCH, TOKENS, DIM, HEADS = 4, 2000, 512, 8
 

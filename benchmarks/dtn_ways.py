@@ -53,7 +53,7 @@ def main(names):
         reference = nn.LayerNorm(shape.dim)
 
         def recomputed(x, layer=layer):
-            with patch("dynavit.norms.dtn.op.native_kernel_available", lambda: False):
+            with patch("dynavit.norms.dtn.native.build.native_kernel_available", lambda: False):
                 return layer(x)
 
         ways = {

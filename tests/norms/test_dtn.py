@@ -3,13 +3,16 @@
 Every test runs for the three ways of computing the layer: the C kernel, plain torch, and torch with recomputation.
 """
 
+import math
+
 import pytest
 import torch
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynavit.norms import DynamicTokenNorm
-from dynavit.norms.dtn import op
+from dynavit.norms.dtn import layer as dtn_layer
+from dynavit.norms.dtn.native import build
 from norms.dtn_cases import WAYS, assert_close, choose, error, expect, layer, run, tokens
 
 EXACT = 1e-11
@@ -183,6 +186,39 @@ def test_second_derivatives_are_refused(name, masked, monkeypatch):
         first.square().sum().backward()
 
 
+DIRECT = {
+    "logits": ((3, 5), {}),
+    "prefix, no affine map": ((4, 4), {"num_prefix_tokens": 2, "affine": False}),
+    "a fixed lambda": ((4, 3), {"only_var": True}),
+    "both lambdas fixed": ((4, 3), {"fixed_mean_lambda": 0.25, "fixed_var_lambda": 0.0}),
+    "a window": ((5, 4), {"average": "window"}),
+    "a sequence": ((17,), {"ndim": 1}),
+    "a band": ((40,), {"ndim": 1, "kernel": "band", "radius": 3}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", DIRECT)
+@pytest.mark.parametrize("shares", [False, True])
+def test_the_direct_call_equals_the_dispatched_one(name, shares, dtype, monkeypatch):
+    """An ordinary call hands its parameters to C as they are; the dispatcher's op gets lambda as a tensor."""
+    grid, options = DIRECT[name]
+    norm = layer(12, 3, dtype=dtype, **options)
+    if shares and norm.starts_as == "ln":
+        with torch.no_grad():
+            norm.start_at(1)
+            for share in (norm.mean_share, norm.var_share):
+                if share is not None:
+                    share.copy_(torch.tensor([0.0, 0.4, 1.0]))
+    x = tokens(2, norm.num_prefix_tokens + math.prod(grid), 12, dtype=dtype)
+    direct = run(norm, x, grid=grid)
+    assert "Direct" in type(norm(x.requires_grad_(), grid=grid).grad_fn).__name__
+    monkeypatch.setattr(dtn_layer, "can_be_direct", lambda *_: False)
+    dispatched = run(norm, x, grid=grid)
+    assert direct.keys() == dispatched.keys()
+    assert_close(direct, dispatched, 1e-14 if dtype == torch.float64 else 2e-6)
+
+
 def test_each_way_is_the_way_it_says(monkeypatch):
     """The three ways of the tests above really are three."""
 
@@ -200,7 +236,7 @@ def test_each_way_is_the_way_it_says(monkeypatch):
     assert native == {"native": True, "torch": False, "recomputed": False}
     assert "_Native" in nodes["native"] and "_Recomputed" in nodes["recomputed"]
     assert "_Native" not in nodes["torch"] and "_Recomputed" not in nodes["torch"]
-    assert op.native_kernel_available()
+    assert build.native_kernel_available()
 
 
 def test_ways_agree_without_gradients(way):

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import dynavit.norms.dtn.native.build as build
-from dynavit.norms.dtn import op
 from norms.dtn_cases import assert_close, expect, layer, run, tokens
 
 
@@ -45,7 +44,7 @@ def test_a_failing_compiler_warns_once_and_torch_does_the_work(unloaded, monkeyp
     monkeypatch.setenv("CC", "false")
     (message,) = check_layer()
     assert "torch does the work" in message and "false could not build DTN's C kernel" in message
-    assert not op.native_kernel_available()
+    assert not build.native_kernel_available()
     assert list(unloaded.iterdir()) == []
 
 
@@ -189,7 +188,7 @@ def test_switched_off(unloaded, monkeypatch):
     monkeypatch.setenv("DYNAVIT_NATIVE", "0")
     monkeypatch.setattr(build, "_compiled", lambda *_: pytest.fail("nothing may be compiled"))
     assert check_layer() == []
-    assert not op.native_kernel_available()
+    assert not build.native_kernel_available()
     assert not unloaded.exists()
 
 
@@ -281,11 +280,11 @@ def test_the_choice_of_the_compiler(unloaded, monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_builds_once_and_leaves_no_temporary_files(unloaded):
     """The first use compiles into the cache; a later process finds the library."""
-    assert check_layer() == [] and op.native_kernel_available()
+    assert check_layer() == [] and build.native_kernel_available()
     (library,) = unloaded.iterdir()
     made = library.stat().st_mtime_ns
     build.load_kernel.cache_clear()
-    assert check_layer() == [] and op.native_kernel_available()
+    assert check_layer() == [] and build.native_kernel_available()
     assert [*unloaded.iterdir()] == [library] and library.stat().st_mtime_ns == made
 
 
@@ -299,7 +298,7 @@ def test_without_openmp_the_numbers_are_the_same(unloaded, monkeypatch, tmp_path
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert check_layer() == [] and op.native_kernel_available()
+        assert check_layer() == [] and build.native_kernel_available()
     finally:
         torch.set_num_threads(before)
 

@@ -15,7 +15,7 @@ from ..common.registry import nearest_match_error
 from ..engine.device import best_device, usable_device
 from ..norms import list_norms
 from ..norms.dtn.gpu.gate import obstacle
-from ..norms.dtn.op import native_kernel_available
+from ..norms.dtn.native.build import native_kernel_available
 from ..norms.seat import Seat, misfit, seat_norm
 from .device import CPU
 from .flops import count_macs

@@ -14,7 +14,7 @@ from ..once_differentiable import once_differentiable
 from ..transforms import is_batched, needs_plain_operations
 from .arguments import as_arguments
 from .math import Layout, Operands
-from .native.build import load_kernel
+from .native import build
 from .native.kernel import Mixing, Parameters, backward, forward, share_of, slope_of
 
 SECOND_DERIVATIVES = (
@@ -29,7 +29,7 @@ def can_be_direct(x: Tensor, parameters: Parameters) -> bool:
     """Whether a call on x (b, t, c) may go to the C kernel without the dispatcher."""
     if torch.compiler.is_compiling() or type(x) not in _PLAIN or not x.is_cpu or x.dtype not in _REALS:
         return False
-    if torch._C._len_torch_dispatch_stack() or needs_plain_operations() or load_kernel() is None:
+    if torch._C._len_torch_dispatch_stack() or needs_plain_operations() or not build.native_kernel_available():
         return False
     weight, bias, mean, var, position = parameters
     types = set()

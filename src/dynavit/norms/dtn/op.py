@@ -22,8 +22,7 @@ from .direct import SECOND_DERIVATIVES
 from .gpu.op import normalise_on_gpu
 from .gpu.supports import supports
 from .math import Layout, Operands, token_norm
-from .native import kernel
-from .native.build import load_kernel
+from .native import build, kernel
 from .native.kernel import Mixing, Parameters
 
 
@@ -32,7 +31,7 @@ def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = N
     plain = backend == "torch" or needs_plain_operations()
     if not plain and supports(operands, layout)[0]:
         return normalise_on_gpu(operands, layout, mask)
-    native = not plain and _has_native_form(operands, layout) and native_kernel_available()
+    native = not plain and _has_native_form(operands, layout) and build.native_kernel_available()
     lengths = _lengths(mask, layout) if native and mask is not None else None
     if lengths is not None:
         operands = operands._replace(lengths=lengths)
@@ -48,11 +47,6 @@ def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = N
 
 def _has_native_form(operands: Operands, layout: Layout) -> bool:
     return operands.position is not None and layout.pool == 1 and operands.x.is_cpu
-
-
-@torch.compiler.assume_constant_result
-def native_kernel_available() -> bool:
-    return load_kernel() is not None
 
 
 def _lengths(mask: Tensor, layout: Layout) -> Tensor | None:

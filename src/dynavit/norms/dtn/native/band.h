@@ -43,8 +43,9 @@ static int exp_table_make(ExpTable *table, const Score *score, int n) {
     int reach = score->radius < 0 || score->radius > n - 1 ? n - 1 : score->radius;
     double highest = -INFINITY, lowest = INFINITY;
     for (int d = -reach; d <= reach; d++) {
-        highest = fmax(highest, score_at(score, d));
-        lowest = fmin(lowest, score_at(score, d));
+        double here = score_at(score, d); /* not fmax: gcc 12 for ARM fails on such a loop */
+        if (here > highest) highest = here;
+        if (here < lowest) lowest = here;
     }
     *table = (ExpTable){.reach = reach, .usable = highest - lowest < 600, .highest = highest};
     table->weight = malloc((2 * reach + 1) * sizeof(double));
@@ -58,7 +59,10 @@ static int exp_table_make(ExpTable *table, const Score *score, int n) {
 static void band_fill_row(Band *band, int i, int from, int to, const Score *score,
                           const ExpTable *table) {
     double *p = band_row(band, i), top = -INFINITY, sum = 0;
-    for (int d = from; d <= to; d++) top = fmax(top, p[d - from] = score_at(score, d));
+    for (int d = from; d <= to; d++) {
+        p[d - from] = score_at(score, d);
+        if (p[d - from] > top) top = p[d - from];
+    }
     double scale = table->usable ? exp(table->highest - top) : 0;
     int low = to + 1, high = from - 1; /* first and last offset whose weight is not cut */
     for (int d = from; d <= to; d++) {

@@ -20,12 +20,20 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+import torch
+
 _HERE = Path(__file__).parent
 _FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-pthread"]
 
 
 class _UnusableCacheError(Exception):
     """No library can be kept: there is no home, no right, no space, or a file in the way."""
+
+
+@torch.compiler.assume_constant_result
+def native_kernel_available() -> bool:
+    """Whether calls on CPUs can go to the C kernel."""
+    return load_kernel() is not None
 
 
 @functools.cache
