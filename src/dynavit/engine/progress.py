@@ -125,7 +125,8 @@ class Lines(Shown):
     def step(self, done: int) -> None:
         super().step(done)
         now = time.monotonic()
-        if self.loss is not None and not self.next_line and now >= self.began + SECONDS_BETWEEN_LINES:  # nothing was logged so far
+        nothing_logged = not self.next_line
+        if nothing_logged and self.loss is not None and now >= self.began + SECONDS_BETWEEN_LINES:
             self.next_line = now + SECONDS_BETWEEN_LINES
             self.line(f"step {done}/{self.total}: loss {_number(float(self.loss))}")
 
