@@ -112,11 +112,25 @@ class ModelCard:
         card = read_json(path, cls)
         try:
             check_fits(StoredModel, card["model"], "model")
+            _check_outputs(card)
             if card["preprocess"].get("kind") in KINDS:  # a data set of the user's own may describe it in its own way
                 check_preprocess(card["preprocess"])
             return cls(**card)
         except ValueError as error:
             raise ValueError(f"{path} is damaged, or not from this version: {error}") from error
+
+
+def _check_outputs(card: Mapping[str, Any]) -> None:
+    """A task of ours whose outputs are the classes has a name for each of them; what others predict is their own business."""
+    from ..tasks.classification import Classification
+    from ..tasks.table import TASKS
+
+    task = card.get("task") or FIRST_TASK
+    if not card["classes"] or task not in TASKS or TASKS.guest(task) is not None:
+        return
+    names, outputs = len(card["classes"]), card["model"].get("num_classes")
+    if issubclass(TASKS[task], Classification) and outputs not in (None, names):
+        raise ValueError(f"there are {names} names of classes for a model with num_classes={outputs}")
 
 
 def load(
