@@ -167,7 +167,9 @@ def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any]
     facts = data.describe()
     classes, preprocess = facts.pop("classes", []), facts.pop("preprocess", {})
     sizes = {"name": data.name} | {name: len(split) for name, split in data.splits.items()}
-    return ModelCard(call, classes, preprocess, sizes, task=task, task_options=options, more=facts, guests=guests)
+    return ModelCard(
+        call, [str(name) for name in classes], preprocess, sizes, task=task, task_options=options, more=facts, guests=guests
+    )
 
 
 def _has_result(file: Path, steps: int) -> bool:
