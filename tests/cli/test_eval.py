@@ -126,8 +126,8 @@ def test_predictions_are_those_of_the_model(run, trained, pictures):
 
 
 def test_a_directory_as_json_with_a_broken_file_in_it(run, trained, pictures, tmp_path):
-    code, told, _ = run("predict", trained, pictures, "--json", "--out", tmp_path / "answers.json")
-    assert code == 0
+    code, told, problem = run("predict", trained, pictures, "--json", "--out", tmp_path / "answers.json")
+    assert (code, problem) == (2, "dynavit: 1 of 4 images could not be answered; the others are\n")
     found = json.loads(told)
     assert found == json.loads((tmp_path / "answers.json").read_text())
     assert [answer["image"] for answer in found] == [str(pictures / f"{name}.png") for name in (0, 1, 2, "9 broken")]

@@ -256,7 +256,9 @@ def test_signals_leave_a_checkpoint(tmp_path, number, raised):
     assert signal.getsignal(number) is handler
     assert read_checkpoint(tmp_path / "run" / "checkpoints" / "last").state["step"] == 6
     assert "stopped by a signal after step 6" in progress.notes[0]
-    _, task, _ = run_training(tmp_path, plan(), resume=True)
+    resumed = Recorder()
+    _, task, _ = run_training(tmp_path, plan(), resume=True, progress=resumed)
+    assert resumed.notes == ["going on after step 6 of 8, epoch 1.5"]
     _, straight, _ = run_training(tmp_path / "straight", plan())
     assert all(torch.equal(a, b) for a, b in zip(task.parameters(), straight.parameters(), strict=True))
 

@@ -74,7 +74,8 @@ def test_a_bar_fits_80_columns_and_shows_the_loss_from_the_first_step():
         return re.split(r"[\n\r]+", re.sub(r"\x1b\[[\d?;]*[A-Za-z]", "", stream.getvalue()).rstrip())
 
     bar.begin(0, 400_000)
-    bar.step(1, loss=torch.tensor(2.302585))
+    bar.loss = torch.tensor(2.302585)
+    bar.step(1)
     assert "1/400000" in shown() and "loss 2.303" in shown()
     bar.logged({**TRAIN, "step": 399_999, "epoch": 299.9})
     bar.evaluating(3, 1200)
@@ -94,7 +95,8 @@ def test_lines_tell_of_slow_steps_before_the_first_is_logged(monkeypatch):
     lines.begin(0, 100)
     for step in range(1, 4):
         now[0] += 6.0
-        lines.step(step, loss=torch.tensor(2.5))
+        lines.loss = torch.tensor(2.5)
+        lines.step(step)
     assert stream.getvalue() == "step 2/100: loss 2.5\n"
 
 

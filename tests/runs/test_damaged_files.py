@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import dynavit
-from dynavit.analysis.report.read import read_directory
-from dynavit.analysis.report.shapes import Evaluation
+from dynavit.analysis.report.read import named, read_directory
+from dynavit.analysis.report.shapes import Evaluation, check_classified
 from dynavit.common.files import read_json
 from dynavit.deploy.bundle.manifest import MANIFEST, write_manifest
 from dynavit.deploy.bundle.runner import OnnxPart, load_bundle
@@ -70,6 +70,12 @@ def ask_bundle(root):
     load_bundle(root / "bundle").predict_files([root / "digit.png"])
 
 
+def read_evaluation(root):
+    found = read_json(root / RUN / "eval" / "test.json", Evaluation)
+    with named(root / RUN / "eval" / "test.json"):
+        check_classified(found)
+
+
 RUN = "comparison/ln-seed0"
 READERS = {
     f"{RUN}/model.json": load_run,
@@ -77,7 +83,7 @@ READERS = {
     f"{RUN}/finished.json": lambda root: RunDirectory(root / RUN).finished(),
     f"{RUN}/policy.json": lambda root: read_policy(root / RUN),
     f"{RUN}/analysis/calibration.json": lambda root: read_calibration(root / RUN),
-    f"{RUN}/eval/test.json": lambda root: read_json(root / RUN / "eval" / "test.json", Evaluation),
+    f"{RUN}/eval/test.json": read_evaluation,
     "comparison/comparison.json": lambda root: read_directory(root / "comparison"),
     f"bundle/{MANIFEST}": ask_bundle,
 }

@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..common.fits import AtLeastOne, Count
+from ..common.fits import AtLeastOne
 from ..runs.subject import Which
 from .next_steps import tell_next
 from .parse import positional
@@ -16,7 +16,7 @@ def analyze(
     which: Which,
     split: str | None = None,
     images: AtLeastOne = 128,
-    shown: Count = 2,
+    shown: AtLeastOne = 2,
     layers: list[str] | str | None = None,
     token: list[float] | str | None = None,
     out: Path | None = None,

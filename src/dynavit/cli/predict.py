@@ -50,12 +50,15 @@ def predict(
     answers = asked.predict_files(images, top) if images else asked.predict_samples(split, limit, top)
     if out is not None:
         write_json(out, answers)
+    failed = sum("error" in answer for answer in answers)
     if json:
         print(json_.dumps(answers, indent=2, ensure_ascii=False))
-        return
-    if not quiet and not all("error" in answer for answer in answers):
-        print_overview(asked.overview())
-    for answer in answers:
-        print(f"{answer['image']}: {answer['error'] if 'error' in answer else asked.text(answer)}")
-    if all("error" in answer for answer in answers):
+    else:
+        if not quiet and failed < len(answers):
+            print_overview(asked.overview())
+        for answer in answers:
+            print(f"{answer['image']}: {answer['error'] if 'error' in answer else asked.text(answer)}")
+    if failed == len(answers):
         raise ValueError("none of the images could be answered")
+    if failed:
+        raise ValueError(f"{failed} of {len(answers)} images could not be answered; the others are")

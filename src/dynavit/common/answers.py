@@ -18,6 +18,8 @@ NO_ANSWER = "no answer: the model's output is not finite (NaN or infinite); it h
 def best_classes(probabilities: NDArray[np.floating], exit: int | None, classes: Sequence[str], top: int) -> dict[str, Any]:
     """(classes,) -> the answer. Equal classes stay in their order. Probabilities that are not numbers are an error."""
     check_top(top)
+    if len(probabilities) != len(classes):
+        raise ValueError(f"there are {len(classes)} names of classes, and the model tells {len(probabilities)} apart")
     if not np.isfinite(probabilities).all():
         return {"error": NO_ANSWER}
     best = np.argsort(-probabilities, kind="stable")[:top]

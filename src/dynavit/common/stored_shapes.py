@@ -24,6 +24,9 @@ class Preprocess(TypedDict):
     interpolation: NotRequired[str]
 
 
+KINDS = ("files", "memory")
+
+
 def check_preprocess(description: object, where: str = "preprocess") -> None:
     """ValueError if this is not how an image becomes an input."""
     check_fits(Preprocess, description, where)

@@ -164,7 +164,8 @@ def train(
                 compiled.attempt(trainer.gradients, batches)
                 trainer.update(batches, compiled)
                 done, epoch_ends = trainer.step, trainer.step % train.steps == 0
-                progress.step(done, trainer.means["loss"])
+                progress.loss = trainer.means["loss"]
+                progress.step(done)
                 broken += (message for batch in batches for message in batch.broken)
 
                 # ---- What is known after this step

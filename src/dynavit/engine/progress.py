@@ -24,10 +24,12 @@ class Progress:
     Attributes:
         metrics: of the task that is trained, the main one first; set before `begin`.
         steps_per_epoch: of a training; set before `begin`.
+        loss: of the step before `step`, a tensor; looking at it may make an accelerator wait.
     """
 
     metrics: Sequence[Metric] = ()
     steps_per_epoch: int | None = None
+    loss: Any = None
 
     def overview(self, facts: Callable[[], Mapping[str, str]]) -> None:
         """Facts about what begins: data, model, device, where it writes. They are only asked for where they are shown."""
@@ -35,8 +37,8 @@ class Progress:
     def begin(self, done: int, total: int) -> None:
         """Steps done before, and in all."""
 
-    def step(self, done: int, loss: Any = None) -> None:
-        """After every step: must cost nothing. Looking at `loss`, a tensor, may make an accelerator wait."""
+    def step(self, done: int) -> None:
+        """After every step: must cost nothing."""
 
     def evaluating(self, done: int, total: int) -> None:
         """After every batch of an evaluation, within a training or alone."""
@@ -67,7 +69,7 @@ class Shown(Progress):
     def begin(self, done: int, total: int) -> None:
         self.estimate = Estimate(done, total, self.steps_per_epoch) if self.steps_per_epoch else None
 
-    def step(self, done: int, loss: Any = None) -> None:
+    def step(self, done: int) -> None:
         if self.estimate is not None and (text := self.estimate.after(done)):
             self.estimate = None
             self.line(text)
@@ -120,12 +122,13 @@ class Lines(Shown):
         super().begin(done, total)
         self.total, self.next_line, self.began = total, 0.0, time.monotonic()
 
-    def step(self, done: int, loss: Any = None) -> None:
-        super().step(done, loss)
+    def step(self, done: int) -> None:
+        super().step(done)
         now = time.monotonic()
-        if loss is not None and not self.next_line and now >= self.began + SECONDS_BETWEEN_LINES:  # nothing was logged so far
+        nothing_logged = not self.next_line
+        if nothing_logged and self.loss is not None and now >= self.began + SECONDS_BETWEEN_LINES:
             self.next_line = now + SECONDS_BETWEEN_LINES
-            self.line(f"step {done}/{self.total}: loss {_number(float(loss))}")
+            self.line(f"step {done}/{self.total}: loss {_number(float(self.loss))}")
 
     def evaluating(self, done: int, total: int) -> None:
         now = time.monotonic()
@@ -172,12 +175,12 @@ class Bar(Shown):
         self.bar.start()
         self.training = True
 
-    def step(self, done: int, loss: Any = None) -> None:
-        super().step(done, loss)
+    def step(self, done: int) -> None:
+        super().step(done)
         fields: dict[str, Any] = {}
-        if loss is not None and (now := time.monotonic()) >= self.next_loss:
+        if self.loss is not None and (now := time.monotonic()) >= self.next_loss:
             self.next_loss = now + SECONDS_BETWEEN_LOSSES
-            fields["train"] = f"loss {_number(float(loss))}"
+            fields["train"] = f"loss {_number(float(self.loss))}"
         self.bar.update(self.task, completed=done, **fields)
 
     def evaluating(self, done: int, total: int) -> None:

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from ..analysis.inside.exits import ExitRecorder
 from ..analysis.inside.look import look_inside
-from ..analysis.probes import norm_sites
 from ..analysis.report.inside.draw_all import KINDS, draw_all
 from ..analysis.report.read import Comparison, Run, read_directory, read_run
 from ..common.batch import Batch
 from ..common.files import with_nulls, write_json
+from ..convert.norm_kinds import norm_kinds
 from ..data.dataset import DataSet
 from ..data.picture import data_uri
 from ..engine.progress import Progress
@@ -109,7 +109,7 @@ def _analyze(
             found["lambda"] = lambdas
         if opened.images.classes != opened.card.classes:
             progress.note(f"{name} knows its classes by other names: {opened.card.classes[:3]}... not {data.classes[:3]}...")
-        norm = opened.config.norm or next((type(site.norm).__name__ for site in norm_sites(opened.model)), "none")
+        norm = opened.config.norm or next((kind for kind, _ in norm_kinds(opened.model).most_common(1)), "none")
         used = {name: value for name, value in opened.source.items() if name in ("checkpoint", "weights", "step")}
         source = {"path": str(path), "model": opened.config.model, **used}
         for kind, entry in found.items():

@@ -21,7 +21,7 @@ from .evaluate import EVAL_BATCH, evaluate_run
 from .metrics_csv import write_metrics_csv
 from .model_files import ModelCard
 from .opened import final_split
-from .overview import overview_of_training
+from .overview import norm_text, overview_of_training
 from .same_run import check_same_run, dependence
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def train_run(
         raise ValueError(f"{config.epochs} epochs of {loaders['train'].steps} steps leave nothing to train; raise --epochs")
     if config.engine.tensorboard:
         require_tensorboard()
-    with _begun(run, config, card, processes, resume=resume, overwrite=overwrite, command=command or ()):
+    norms = norm_text(model)
+    with _begun(run, config, card, processes, norms, resume=resume, overwrite=overwrite, command=command or ()):
         if processes.is_main:
             progress.overview(lambda: overview_of_training(config, data, model, processes, run.path))
             for note in notes:
@@ -113,6 +114,7 @@ def _begun(
     config: TrainConfig,
     card: ModelCard,
     processes: Processes,
+    norms: str,
     *,
     resume: bool,
     overwrite: bool,
@@ -132,7 +134,7 @@ def _begun(
         if run.finished() is None:  # otherwise its files tell how it was trained
             run.write_config(to_plain(config))
             facts = {"device": str(processes.device), "processes": processes.world, "seed": config.seed}
-            run.write_env(**facts, command=list(command))
+            run.write_env(**facts, task=card.task, norms=norms, command=list(command))
             card.write(run.path)
         try:
             yield
@@ -165,7 +167,9 @@ def _card(call: dict[str, Any], data: "Data", task: str, options: dict[str, Any]
     facts = data.describe()
     classes, preprocess = facts.pop("classes", []), facts.pop("preprocess", {})
     sizes = {"name": data.name} | {name: len(split) for name, split in data.splits.items()}
-    return ModelCard(call, classes, preprocess, sizes, task=task, task_options=options, more=facts, guests=guests)
+    return ModelCard(
+        call, [str(name) for name in classes], preprocess, sizes, task=task, task_options=options, more=facts, guests=guests
+    )
 
 
 def _has_result(file: Path, steps: int) -> bool:

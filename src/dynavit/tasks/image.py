@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..common.stored_shapes import check_preprocess
 from ..common.task import Task
 
 
@@ -26,4 +27,5 @@ class ImageTask(Task):
 
         if "preprocess" not in facts:
             raise ValueError("the run's model.json does not say how an image becomes an input: preprocess is missing")
+        check_preprocess(facts["preprocess"])
         return preprocess(path, facts["preprocess"])[None]

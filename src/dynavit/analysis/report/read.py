@@ -1,6 +1,7 @@
 """Run and comparison directories, and analyses, as they are on disk. A file that has not been written yet is simply absent."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from ...common.metric import Metric
 from ...common.thinned import Thinned
 from ...runs.directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .figures.stored_svg import read_svg
-from .shapes import Calibration, ComparisonFile, Evaluation, Index, check_calibration, check_evaluation
+from .shapes import Calibration, ComparisonFile, Evaluation, Index, check_calibration
 
 # Evaluations name their metrics. Those made before metrics were stored are classifications and have some of these.
 LEGACY_METRICS = (
@@ -239,7 +240,7 @@ def read_directory(directory: str | Path) -> Run | Comparison | Inside:
 
 def read_run(directory: str | Path) -> Run:
     files = RunDirectory(directory)
-    evaluations = {file.stem: _checked(file, Evaluation, check_evaluation) for file in files.evaluation_files()}
+    evaluations = {file.stem: _json(file, Evaluation) for file in files.evaluation_files()}
     return Run(
         name=files.path.resolve().name,
         path=files.path,
@@ -297,18 +298,20 @@ def read_comparison(directory: str | Path) -> Comparison:
 
 def read_calibration(file: Path) -> dict[str, Any]:
     """What `dynavit calibrate` wrote; {} if it has not been called."""
-    return _checked(file, Calibration, check_calibration)
-
-
-def _checked(file: Path, kind: Any, check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """With what no hint can say."""
-    found = _json(file, kind)
-    try:
+    found = _json(file, Calibration)
+    with named(file):
         if found:
-            check(found)
+            check_calibration(found)
+    return found
+
+
+@contextmanager
+def named(file: Path) -> Iterator[None]:
+    """A ValueError inside is about this file."""
+    try:
+        yield
     except ValueError as error:
         raise ValueError(f"{file} is damaged: {error}; remove it or write it again") from error
-    return found
 
 
 def _json(file: Path, kind: Any = dict[str, Any]) -> dict[str, Any]:

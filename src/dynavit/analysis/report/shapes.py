@@ -42,10 +42,15 @@ class Evaluation(TypedDict, total=False):
     task: str
     main_metric: str | None
     metrics: list[StoredMetric]
+    throughput: dict[str, Any]
+
+
+class Classified(TypedDict, total=False):
+    """What an evaluation of a classifier has besides; other tasks may mean something else by these names."""
+
     classes: list[Any]
     per_class: list[float | None]
     confusion: Confusion | list[list[int]]  # a whole matrix in older ones
-    throughput: dict[str, Any]
     samples_shown: list[Shown]
 
 
@@ -136,8 +141,9 @@ class Index(TypedDict, total=False):
     sections: list[StoredSection] | None
 
 
-def check_evaluation(found: dict[str, Any]) -> None:
-    """ValueError unless its confusion is of its classes."""
+def check_classified(found: dict[str, Any]) -> None:
+    """ValueError unless this is an evaluation of a classifier, and its confusion is of its classes."""
+    check_fits(Classified, found)
     confusion, classes = found.get("confusion") or [], len(found.get("classes") or [])
     if isinstance(confusion, dict):
         if not len(confusion["true"]) == len(confusion["predicted"]) == len(confusion["images"]):

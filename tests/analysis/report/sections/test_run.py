@@ -97,6 +97,19 @@ def test_the_loss_of_a_cascade_is_that_of_its_last_exit_in_training_as_in_valida
     assert label == "loss of the last exit" and training == pytest.approx([1.1] * len(training))
 
 
+@pytest.mark.parametrize(
+    ("environment", "task", "norm"),
+    [({"task": "early_exit", "norms": "ln"}, "early_exit", "ln"), ({}, "that of the model", "the model's own")],
+)
+def test_options_that_were_left_open_are_what_followed(tmp_path, environment, task, norm):
+    """A model with LayerNorm read "norm none"."""
+    run = read_run(make_run(tmp_path / "run"))
+    run.config.update(task=None, norm=None)
+    run.environment.update(environment)
+    rows = dict(blocks(run_sections(run)[0], Facts)[0].rows)
+    assert (rows["task"], rows["norm"]) == (task, norm)
+
+
 def test_a_run_without_metrics(sections):
     found = sections(metrics=[])
     assert list(found) == ["What was run", "Results", "Training"]

@@ -1,8 +1,10 @@
 """Sections of image classification: confusion, and some predictions as examples."""
 
+from ....runs.directory import RunDirectory
 from ..blocks import Block, Figures, Samples, Section, Table, Text
 from ..figures.confusion import confused_pairs, confusion_figure, row_sums, stored_cells
-from ..read import Run
+from ..read import Run, named
+from ..shapes import check_classified
 from ..words import percent, samples_of, split_name
 
 SHOWN_PAIRS = 15
@@ -11,6 +13,8 @@ SHOWN_PAIRS = 15
 def sections(run: Run) -> list[Section]:
     """From the "confusion", "classes", "samples_shown" and "reliability" of the final evaluation, as far as they are there."""
     found = run.final
+    with named(RunDirectory(run.path).evaluation_file(run.split)):
+        check_classified(found)
     counts, classes = stored_cells(found.get("confusion")), [str(name) for name in found.get("classes") or []]
     classes = classes or [str(number) for number in range(1 + max((max(cell[:2]) for cell in counts), default=-1))]
     where = f"{run.name} on the {split_name(run.split)}"

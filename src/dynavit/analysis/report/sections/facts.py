@@ -12,7 +12,7 @@ EVERYDAY = ("task", "data", "model", "norm", "epochs", "batch_size", "lr", "seed
 
 def facts_of(runs: Sequence[Run], varied: Sequence[str] = ()) -> list[Block]:
     """The options all runs share, the everyday ones openly and the rest folded away."""
-    configs = [dict(flat(run.config)) for run in runs if run.config]
+    configs = [dict(flat(run.config | _followed(run))) for run in runs if run.config]
     if not configs:
         return []
     hidden = {*varied, "seed"} if len(runs) > 1 else set()
@@ -28,6 +28,12 @@ def facts_of(runs: Sequence[Run], varied: Sequence[str] = ()) -> list[Block]:
             Facts(list(shared.items()), "All other options" if len(runs) == 1 else "All other options the runs share")
         )
     return blocks
+
+
+def _followed(run: Run) -> dict[str, str]:
+    """Options that were left open, as what followed from data and model; older runs have not written that down."""
+    what = {"task": run.environment.get("task", "that of the model"), "norm": run.environment.get("norms", "the model's own")}
+    return {name: text for name, text in what.items() if name in run.config and run.config[name] is None}
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
