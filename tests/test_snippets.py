@@ -20,6 +20,7 @@ NOT_RUN = {
     "README.md": ["make", "pip"],
     "CONTRIBUTING.md": ["make"],
     "docs/export.md": ["pip"],
+    "docs/norms/dtn.md": ["needs a GPU"],
     "docs/results.md": ["needs CIFAR-10 and hours"],
     "docs/robustness.md": ["pip", "needs the ImageNet variants"],
     "docs/scale.md": ["needs 8 GPUs and ImageNet", "needs 4 nodes and ImageNet"],

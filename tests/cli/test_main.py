@@ -18,7 +18,8 @@ RUN = {
     "loading": "download strict image_size mean std crop_pct interpolation val_fraction split_seed limit val_limit test_limit"
     " workers train_root train_list val_root val_list options",
     "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
-    "optim": "algorithm momentum backbone_lr weight_decay betas eps warmup_epochs min_lr clip accumulate layer_decay",
+    "optim": "algorithm momentum backbone_lr weight_decay decay_all betas eps schedule warmup_epochs min_lr clip accumulate "
+    "layer_decay",
     "ema": "decay warmup",
     "engine": "precision compile parallel log_every scalars_every eval_every checkpoint_every check_finite threads device"
     " tensorboard",
@@ -57,8 +58,8 @@ def test_commands_and_options_change_only_on_purpose():
         "list tasks": {"json"},
         "list data": {"json"},
         "list recipes": {"json"},
-        "bench norms": {"norms", "shapes", "repeats", "sweep", "threads", "out"},
-        "bench models": {"models", "sizes", "steps", "repeats", "batch", "img_size", "threads", "out"},
+        "bench norms": {"norms", "shapes", "repeats", "sweep", "device", "threads", "out"},
+        "bench models": {"models", "sizes", "steps", "repeats", "batch", "img_size", "device", "threads", "out"},
         "bench loop": OF_A_RUN | {"steps", "out"},
         "convert": {"model", "norm", "where", "site", "depth", "start", "input_size", "num_classes", "causal", "json"},
     }

@@ -76,7 +76,7 @@ def test_a_class_token_too_few():
 
 def test_a_count_that_is_no_square():
     """No prefix tokens explain 190 = 10 x 19, so none are suggested."""
-    with pytest.raises(ValueError, match=r"190 tokens and no grid.*Pass grid=\(rows, cols\)$"):
+    with pytest.raises(ValueError, match=r"190 tokens and no grid.*Pass grid=\(rows, cols\); a model built without"):
         DynamicTokenNorm(12)(zeros(1, 190, 12))
     assert DynamicTokenNorm(12)(zeros(1, 190, 12), grid=(10, 19)).shape == (1, 190, 12)
 

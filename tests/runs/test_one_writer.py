@@ -151,7 +151,7 @@ def test_training_holds_the_lock_to_its_end_also_after_overwriting(copy):
     class Look(Progress):
         seen = 0
 
-        def step(self, done, loss=None):
+        def step(self, done):
             with pytest.raises(BusyError), another_thread(copy):
                 pass
             Look.seen += 1

@@ -117,7 +117,7 @@ def test_an_interruption_loses_nothing_that_was_finished(run, passes, monkeypatc
     passes.clear()
 
     class Stop(Progress):
-        def step(self, done, loss=None):
+        def step(self, done):
             if done == 3:
                 raise KeyboardInterrupt
 
@@ -235,7 +235,7 @@ def test_what_exact_corruptions_cannot_do_is_found_before_the_work(run, passes, 
 
 def test_two_evaluations_at_once_lose_nothing(run, passes):
     class Meanwhile(Progress):
-        def step(self, done, loss=None):
+        def step(self, done):
             if done == 2:  # after fog at severity 1
                 evaluate_robust(run, corruptions=["fog"], severities=[2, 4], limit=90)
 
@@ -491,7 +491,7 @@ def test_several_processes_give_the_same(run, passes):
     told = []
 
     class Told(Progress):
-        def step(self, done, loss=None):
+        def step(self, done):
             told.append(done)
 
     assert evaluate_robust(run, **FEW, processes=2, progress=Told()) == alone

@@ -22,7 +22,7 @@ class StopAfter(Progress):
     def __init__(self, steps):
         self.steps, self.notes = steps, []
 
-    def step(self, done, loss=None):
+    def step(self, done):
         if done == self.steps:
             raise KeyboardInterrupt
 
@@ -211,7 +211,7 @@ def test_a_missing_extra_is_told_before_an_old_run_is_overwritten(run, monkeypat
 
 def test_a_training_that_fails_later_keeps_its_log(tmp_path):
     class Fail(StopAfter):
-        def step(self, done, loss=None):
+        def step(self, done):
             if done == 2:
                 raise ValueError("at step 2")
 

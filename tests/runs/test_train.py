@@ -121,7 +121,7 @@ def test_options_that_came_or_went_are_changes(tmp_path, before, after):
 
 def test_an_evaluation_in_the_middle_is_not_the_result(tmp_path):
     class StopAfterTwo(Progress):
-        def step(self, done, loss):
+        def step(self, done):
             if done == 2:
                 raise KeyboardInterrupt
 

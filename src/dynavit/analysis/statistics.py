@@ -96,7 +96,7 @@ def mcnemar(only_one: int, only_other: int) -> float:
     """Exact two-sided p-value that two models are equally good, from the samples that only one of them gets right: would a fair
     coin fall so unevenly? McNemar 1947.
 
-    >>> mcnemar(1, 5)
+    >>> round(mcnemar(1, 5), 9)
     0.21875
     """
     n, few = only_one + only_other, min(only_one, only_other)

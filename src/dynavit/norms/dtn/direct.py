@@ -13,6 +13,7 @@ from torch import Tensor
 from ..once_differentiable import once_differentiable
 from ..transforms import is_batched, needs_plain_operations
 from .arguments import as_arguments
+from .gpu import gate
 from .math import Layout, Operands
 from .native import build
 from .native.kernel import Mixing, Parameters, backward, forward, share_of, slope_of
@@ -28,6 +29,8 @@ _REALS = {torch.float32, torch.float64}
 def can_be_direct(x: Tensor, parameters: Parameters) -> bool:
     """Whether a call on x (b, t, c) may go to the C kernel without the dispatcher."""
     if torch.compiler.is_compiling() or type(x) not in _PLAIN or not x.is_cpu or x.dtype not in _REALS:
+        return False
+    if gate.INTERPRETED:  # the GPU kernels take tensors of the CPU then
         return False
     if torch._C._len_torch_dispatch_stack() or needs_plain_operations() or not build.native_kernel_available():
         return False
