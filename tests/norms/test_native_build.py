@@ -323,3 +323,12 @@ assert module.load_kernel().dtn_forward_f32
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
     assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_torch_and_the_kernel_share_their_threads():
+    """Two runtimes of OpenMP would each keep threads that wait by spinning, and take the cores from one another."""
+    layer(6, 2)(tokens(1, 4, 6))
+    assert build.native_kernel_available()
+    runtimes = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line}
+    assert len(runtimes) <= 1, runtimes

@@ -94,10 +94,7 @@ class Norm(nn.Module):
         if mask is None:
             y = self.transform(wide, grid, None)
         else:
-            mask = self._as_token_mask(mask, tokens)
-            # `where`, not a product: 0 * NaN is NaN, and garbage in padding must reach neither outputs nor gradients.
-            wide = torch.where(mask[..., None], wide, 0.0)
-            y = torch.where(mask[..., None], self.transform(wide, grid, mask), 0.0)
+            y = self.transform_masked(wide, grid, self._as_token_mask(mask, tokens))
         if y.dtype != x.dtype:
             y = y.to(x.dtype)
         return y if x.dim() == 3 else y.reshape(x.shape)
@@ -105,6 +102,12 @@ class Norm(nn.Module):
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         """`normalise` and the affine map; a norm with a kernel for both writes this one instead."""
         return self.apply_affine(self.normalise(x, grid, mask))
+
+    def transform_masked(self, x: Tensor, grid: Grid | None, mask: Tensor) -> Tensor:
+        """`transform` of tokens whose padding, mask (b, t) False, may hold garbage; the result is 0 there."""
+        # `where`, not a product: 0 * NaN is NaN, and garbage in padding must reach neither outputs nor gradients.
+        x = torch.where(mask[..., None], x, 0.0)
+        return torch.where(mask[..., None], self.transform(x, grid, mask), 0.0)
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         """(b, t, c) in at least float32 -> normalised (b, t, c). Where `mask` is False, x is 0 and the result is ignored."""

@@ -51,46 +51,53 @@ def _is_array(parameter: Tensor) -> bool:
     return type(parameter) in _PLAIN and parameter.is_cpu and parameter.is_contiguous()
 
 
-def normalise_directly(x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout) -> Tensor:
-    """(b, prefix + t, c) -> normalised, with the affine map. For calls that `can_be_direct` says yes to."""
+def normalise_directly(
+    x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, lengths: Tensor | None = None
+) -> Tensor:
+    """(b, prefix + t, c) -> normalised, with the affine map. For calls that `can_be_direct` says yes to.
+
+    Args:
+        lengths: (b,) real tokens of sequences that are padded on the right; what stands in the padding is never read.
+    """
     x = x.contiguous()
     if torch.is_grad_enabled():
-        return _Direct.apply(x, *parameters, mixing, layout)
-    return forward(x, parameters, mixing, layout)[0]
+        return _Direct.apply(x, *parameters, mixing, layout, lengths)
+    return forward(x, parameters, mixing, layout, lengths)[0]
 
 
 class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
-        *parameters, mixing, layout = arguments
-        y, moments = forward(x, Parameters(*parameters), mixing, layout)
-        ctx.save_for_backward(x, *parameters, moments)
+        *parameters, mixing, layout, lengths = arguments
+        y, moments = forward(x, Parameters(*parameters), mixing, layout, lengths)
+        ctx.save_for_backward(x, *parameters, moments, lengths)
         ctx.how = mixing, layout
         return y
 
     @staticmethod
     @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, *parameters, moments = ctx.saved_tensors
+        x, *parameters, moments, lengths = ctx.saved_tensors
         run = _watched if is_batched(grad) else _gradients
-        return *run(grad, moments, x, Parameters(*parameters), *ctx.how), None, None
+        mixing, layout = ctx.how
+        return *run(grad, moments, x, Parameters(*parameters), mixing, layout, lengths), None, None, None
 
 
 def _gradients(
-    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout
+    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, lengths: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    return backward(grad.contiguous(), moments, x, parameters, mixing, layout)
+    return backward(grad.contiguous(), moments, x, parameters, mixing, layout, lengths)
 
 
 def _watched(
-    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout
+    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, lengths: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The same through the dispatcher, which knows what to do with many cotangents at once (`is_grads_batched`)."""
     weight, bias, mean, var, position = parameters
     lam_mean = share_of(mean, mixing.mean_kind, mixing.fixed_mean, x, mixing.heads)
     lam_var = share_of(var, mixing.var_kind, mixing.fixed_var, x, mixing.heads)
     places = x.new_zeros(mixing.heads, 1 + len(layout.grid)) if position is None else position
-    operands = Operands(x, weight, bias, lam_mean, lam_var, places)
+    operands = Operands(x, weight, bias, lam_mean, lam_var, places, lengths)
     grad_x, grad_weight, grad_bias, grad_mean, grad_var, grad_position = torch.ops.dynavit.dtn_backward(
         grad, moments, *operands, *as_arguments(layout)
     )

@@ -15,6 +15,7 @@ from .kernels import grid_kernels, offset_kernel
 from .math import Layout, Operands
 from .native.kernel import FIXED, LOGIT, SHARE, Mixing, Parameters
 from .op import normalise_tokens
+from .right_padded import right_padded
 from .token_grid import resolve_grid
 
 # 1-D sequences up to this length use the whole (t, t) kernel; longer ones a band.
@@ -151,14 +152,27 @@ class DynamicTokenNorm(LinearShares, Norm):
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         layout = self.layout(x.shape[1], grid)
-        if mask is None and self.backend == "auto" and self.average != "uniform" and layout.pool == 1:
-            parameters, mixing = self._as_they_are()
-            if can_be_direct(x, parameters):
-                return normalise_directly(x, parameters, mixing, layout)
+        if mask is None and (y := self._direct(x, layout, None)) is not None:
+            return y
         lam_mean, lam_var = self.mixing_weights(x)
         position = x.new_zeros(self.heads, 1 + self.ndim) if self.average == "window" else self.position
         operands = Operands(x, self.weight, self.bias, lam_mean, lam_var, position)
         return normalise_tokens(operands, layout, mask, self.backend)
+
+    def transform_masked(self, x: Tensor, grid: Grid | None, mask: Tensor) -> Tensor:
+        layout = self.layout(x.shape[1], grid)
+        # C never reads the padding of sequences, so it need not be cleared, and writes zeros there.
+        lengths = right_padded(mask, layout)
+        if lengths is not None and (y := self._direct(x, layout, lengths)) is not None:
+            return y
+        return super().transform_masked(x, grid, mask)
+
+    def _direct(self, x: Tensor, layout: Layout, lengths: Tensor | None) -> Tensor | None:
+        """The result of the C kernel, if this call may go there without the dispatcher."""
+        if self.backend != "auto" or self.average == "uniform" or layout.pool != 1:
+            return None
+        parameters, mixing = self._as_they_are()
+        return normalise_directly(x, parameters, mixing, layout, lengths) if can_be_direct(x, parameters) else None
 
     def _as_they_are(self) -> tuple[Parameters, Mixing]:
         """The layer's own numbers for the C kernel, and how they are meant."""

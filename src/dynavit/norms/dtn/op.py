@@ -24,6 +24,7 @@ from .gpu.supports import supports
 from .math import Layout, Operands, token_norm
 from .native import build, kernel
 from .native.kernel import Mixing, Parameters
+from .right_padded import right_padded
 
 
 def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
@@ -32,7 +33,7 @@ def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = N
     if not plain and supports(operands, layout)[0]:
         return normalise_on_gpu(operands, layout, mask)
     native = not plain and _has_native_form(operands, layout) and build.native_kernel_available()
-    lengths = _lengths(mask, layout) if native and mask is not None else None
+    lengths = right_padded(mask, layout) if native and mask is not None else None
     if lengths is not None:
         operands = operands._replace(lengths=lengths)
     if native and (mask is None or lengths is not None):
@@ -47,18 +48,6 @@ def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = N
 
 def _has_native_form(operands: Operands, layout: Layout) -> bool:
     return operands.position is not None and layout.pool == 1 and operands.x.is_cpu
-
-
-def _lengths(mask: Tensor, layout: Layout) -> Tensor | None:
-    """(b,) real tokens of each sample if this is a sequence padded on its right, the only masks that the C kernel takes.
-
-    This reads the mask's values, which costs nothing on a CPU; it is called nowhere else.
-    """
-    if len(layout.grid) != 1 or torch.compiler.is_compiling() or type(mask) is not Tensor:  # a fake tensor has no values
-        return None
-    patches = mask[:, layout.prefix :]
-    plain = bool(mask[:, : layout.prefix].all()) and not bool((patches[:, 1:] & ~patches[:, :-1]).any())
-    return patches.sum(1) if plain else None
 
 
 # ---- plain torch ----
