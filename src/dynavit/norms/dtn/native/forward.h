@@ -53,10 +53,12 @@ static void forward_prefix(const Job *job, long row, REAL *y) {
     }
 }
 
-/* Intra-token moments of all tokens of a sample; its prefix tokens are also normalised. */
+/* Intra-token moments of all real tokens of a sample; its prefix tokens are also normalised. */
 static void forward_tokens(const Job *job, long sample, REAL *y) {
     const Input *in = job->in;
-    long c = in->channels, first = sample * job->tokens, row = first, end = first + job->tokens;
+    long c = in->channels, first = sample * job->tokens, row = first;
+    long rows = in->lengths ? in->lengths[sample] : in->rows;
+    long end = first + in->prefix + rows * in->cols;
     for (; row + TOKENS_AT_ONCE <= end; row += TOKENS_AT_ONCE)
         token_moments(in->x + row * c, c, in->ddof, job->moments + 2 * row, TOKENS_AT_ONCE);
     for (; row < end; row++) token_moments(in->x + row * c, c, in->ddof, job->moments + 2 * row, 1);
