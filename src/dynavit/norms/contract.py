@@ -111,11 +111,14 @@ class Norm(nn.Module):
         raise NotImplementedError
 
     def apply_affine(self, y: Tensor) -> Tensor:
-        if self.weight is not None:
-            y = y * self.weight.to(y.dtype)
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype)
-        return y
+        weight, bias = self.gain_and_bias(y.dtype)
+        if weight is not None:
+            y = y * weight
+        return y if bias is None else y + bias
+
+    def gain_and_bias(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """`weight` and `bias` in the dtype of a calculation."""
+        return None if self.weight is None else self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
 
     def start_at(self, share: float) -> None:
         """Give the norm that this one `starts_as` a share of the mixture. In place, under no_grad.
