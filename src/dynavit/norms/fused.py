@@ -1,7 +1,8 @@
 """Norms in few passes over the tokens, with a backward pass in closed form; second derivatives are those of the plain formula.
 
 Plain operations make a tensor for every intermediate result and one for its gradient. A norm is short of arithmetic, so that
-is what it would spend its time on. A `Rule` writes into few tensors, several times; of its backward pass autograd knows nothing.
+is what it would spend its time on. A `Rule` writes into few tensors, each several times; autograd cannot look into its backward
+pass.
 So where derivatives of gradients are wanted, or many gradients at once, the plain formula is differentiated instead.
 """
 
@@ -54,10 +55,10 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        inputs, kept = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        needed = ctx.needs_input_grad[1:]
         if grad is None:
             return None, *[None] * ctx.count
+        saved = ctx.saved_tensors  # once: activation checkpointing makes them anew each time they are asked for
+        inputs, kept, needed = saved[: ctx.count], saved[ctx.count :], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled() or is_batched(grad):
             return None, *_differentiated(ctx.rule, grad, inputs, needed)
         grads = ctx.rule.backward(grad, inputs, kept)

@@ -45,7 +45,7 @@ def second_moment(
 
 def unbiased(variance: Tensor, count: Tensor) -> Tensor:
     """n / (n - 1) of a biased variance; one value has variance 0."""
-    return variance * (count / (count - 1).clamp(min=1))
+    return variance * (count / (count - 1).clamp_(min=1))
 
 
 def _count(x: Tensor, dims: tuple[int, ...], mask: Tensor | None) -> Tensor:

@@ -27,7 +27,7 @@ def of_channel(means: Tensor) -> Tensor:
 
 def of_batch(means: Tensor) -> Tensor:
     """Batch norm. (b, 1, c) -> (1, 1, c)."""
-    return means.mean(0, keepdim=True)
+    return means.mean(-3, keepdim=True)
 
 
 def of_head(heads: int) -> Pool:
@@ -66,38 +66,58 @@ class Standardised(Rule):
         x, weight, bias, eta = inputs
         assert x is not None
         mean = self.pool(x.mean(1, keepdim=True))
-        centred = x - mean
-        work = centred * centred
-        var = self.pool(work.mean(1, keepdim=True))
+        work = x - mean
+        var = self.pool(work.square_().mean(1, keepdim=True))
         scale = self._inverse(var)
         if weight is not None:
             scale = scale * weight
         shift = bias
         if eta is not None:
             scale, shift = scale + eta, eta * mean if bias is None else torch.addcmul(bias, mean, eta)
-        y = torch.mul(centred, scale, out=work) if shift is None else torch.addcmul(shift, centred, scale, out=work)
+        centred = torch.sub(x, mean, out=work)
+        y = centred.mul_(scale) if shift is None else torch.addcmul(shift, centred, scale, out=work)
         return y, mean, var
 
     def backward(self, grad: Tensor, inputs: tuple[Tensor | None, ...], kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         (x, weight, _, eta), (mean, var) = inputs, kept
         assert x is not None
         inverse = self._inverse(var)
-        centred = x - mean
-        work = grad * centred
-        along, total = work.sum(1, keepdim=True), grad.sum(1, keepdim=True)  # of c and of 1, (b, 1, c)
-        # These are means of `e`, once the weight is in it.
-        gain, share = inverse, inverse / x.shape[1]
-        level, slope = total, along
-        if weight is not None:
-            gain, level, slope = inverse * weight, total * weight, along * weight
-        level = self.pool(level) * share
-        slope = self.pool(slope) * (share * inverse.square() * self.correction)
+        work = x - mean
+        along, total = work.mul_(grad).sum(1, keepdim=True), grad.sum(1, keepdim=True)  # sums of g c and of g, (b, 1, c)
+        both = torch.stack([total, along])
+        level, slope = self.pool(both if weight is None else both * weight) * (inverse / x.shape[1])
+        slope = slope * (inverse.square() * self.correction)
+        gain = inverse if weight is None else inverse * weight
         if eta is not None:
             gain = gain + eta
-        dx = torch.addcmul(level.neg_(), grad, gain, out=work).addcmul_(centred, slope, value=-1)
+        # c once more: a pass over memory that is at hand costs less than a second tensor.
+        centred = torch.sub(x, mean, out=work)
+        dx = torch.addcmul(level.neg_(), centred, slope, value=-1, out=work).addcmul_(grad, gain)
         dweight = None if weight is None else (along * inverse).sum((0, 1))
         deta = None if eta is None else torch.addcmul(along, total, mean).sum().view(1)
         return dx, dweight, total.sum((0, 1)), deta
 
     def _inverse(self, var: Tensor) -> Tensor:
         return torch.rsqrt((var if self.correction == 1.0 else var * self.correction) + self.eps)
+
+
+class BatchStandardised(Standardised):
+    """Moments of the batch, with torch's own backward pass.
+
+    Its forward pass is not used: it adds up the tokens one by one, so that a large mean is lost in the rounding.
+    """
+
+    def __init__(self, eps: float) -> None:
+        super().__init__(of_batch, eps)
+
+    def backward(self, grad: Tensor, inputs: tuple[Tensor | None, ...], kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        (x, weight, _, eta), (mean, var) = inputs, kept
+        assert x is not None
+        if eta is not None:
+            return super().backward(grad, inputs, kept)
+        flat, channels = (-1, x.shape[-1]), mean.shape[-1]
+        moments = mean.view(channels), self._inverse(var).view(channels)
+        dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
+            grad.reshape(flat), x.reshape(flat), weight, None, None, *moments, True, self.eps, [True, True, True]
+        )
+        return dx.view(x.shape), dweight, dbias, None
