@@ -254,8 +254,8 @@ class _Unified(torch.autograd.Function):
         # Not saved tensors: each backward reads them as they then are and moves them, also when several forwards came first.
         ctx.memory = window, psi, pending
         ctx.warmup, ctx.alpha = warmup, alpha
-        y = x * (scale if weight is None else scale * weight)
-        return y if bias is None else y + bias
+        gain = scale if weight is None else scale * weight
+        return x * gain if bias is None else torch.addcmul(bias, x, gain)
 
     @staticmethod
     @once_differentiable(_ONCE)
@@ -264,7 +264,8 @@ class _Unified(torch.autograd.Function):
         x, weight, t, scale, r, skip, count = ctx.saved_tensors
         window, psi, pending = ctx.memory
         gain = r if weight is None else r * weight
-        along = scale * (dy * x).sum((0, 1))  # sum of dy z
+        work = dy * x
+        along = scale * work.sum((0, 1))  # sum of dy z
         # Gradients of processes are averaged, so each one's dy is as many times that of a lone process; psi is the latter's.
         world = process_count()
         (total,) = sum_over_processes(along)
@@ -277,7 +278,7 @@ class _Unified(torch.autograd.Function):
             mean, weight_so_far = pending
             mean.add_((k - mean) * (count / (weight_so_far + count).clamp(min=1)))
             weight_so_far.add_(count)
-        dx = dy * (gain * scale) - x * (world * e * scale.square())
+        dx = torch.mul(x, (-world * e) * scale.square(), out=work).addcmul_(dy, gain * scale)
         dweight, dbias = (None, None) if weight is None else (r * along, dy.sum((0, 1)))
         return dx, dweight, dbias, *[None] * 11
 

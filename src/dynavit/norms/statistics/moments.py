@@ -27,7 +27,8 @@ def moments(
     centred = x - mean
     if mask is not None:
         centred = torch.where(mask, centred, 0.0)
-    squares = centred.square().sum(dims, keepdim=True)
+    # Without gradients the squares take the place of what is squared.
+    squares = (centred.square() if torch.is_grad_enabled() else centred.square_()).sum(dims, keepdim=True)
     if reduce is not None:
         (squares,) = reduce(squares)
     return mean, squares / count.clamp(min=1), count
