@@ -93,7 +93,8 @@ class AnnealedNorm(SmoothedNorm):
         # The shares enter the parameters, which are few, instead of the results and their gradients.
         own = self.train_share(x, mask, 1 - blend)
         weight = blend.expand(self.dim) if weight is None else weight * blend
-        return own + F.layer_norm(x, (self.dim,), weight, None if bias is None else bias * blend, self.ln_eps)
+        layer_norm = F.layer_norm(x, (self.dim,), weight, None if bias is None else bias * blend, self.ln_eps)
+        return layer_norm.add_(own)  # in place: no derivative of LayerNorm reads its result
 
     def set_progress(self, step: int, total: int) -> None:
         """Set `blend` before step number `step`, from 0, of `total`. It never rises."""

@@ -125,8 +125,10 @@ class FeatureNorm(SmoothedNorm):
             population, opening = self._state_in_use(batch)
             self.collect(statistics, weight)
             mean, sigma = statistics[0], torch.sqrt(statistics[1] + self.eps)
-            batch_centre, batch_log_scale = self.mixture(batch)
-        centre, log_scale = self.mixture(population)
+        # Both at once: (2k, 2, c), of which only the population's has a gradient.
+        both_centres, both_log_scales = self.mixture(torch.stack([batch, population], 1))
+        batch_centre, batch_log_scale = both_centres[0].detach(), both_log_scales[0].detach()
+        centre, log_scale = both_centres[1], both_log_scales[1]
         gain, bias = self._affine(x.dtype, share)
         with torch.no_grad():
             reach = opening * math.log(self.r_max)
@@ -161,7 +163,7 @@ class FeatureNorm(SmoothedNorm):
         return self.population_map()
 
     def mixture(self, experts: Tensor) -> tuple[Tensor, Tensor]:
-        """Centre and log scale (c) from those of the experts (2k, c)."""
+        """Centre and log scale (..., c) from those of the experts (2k, ..., c)."""
         return experts[0], experts[1]
 
     def _affine(self, dtype: torch.dtype, share: Tensor | None = None) -> tuple[Tensor, Tensor]:

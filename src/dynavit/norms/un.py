@@ -156,8 +156,10 @@ class UnifiedNorm(SmoothedNorm):
             s2, r, skip = self.used.to(q.dtype)
             return self.iters.clone(), s2, r, skip > 0, count
         step = self.look(q)
-        self.collect(q[None], valid[None])
-        if not self.deferred:
+        if self.deferred:
+            self.collect(q[None], valid[None])
+        else:  # what `collect` would do, but for looking again
+            self._make(step, self.finite_or_none(q[None], valid[None])[1][0])
             self.used.copy_(torch.stack([step.s2, step.r, step.skip.to(q.dtype)]))
         return step.t, step.s2, step.r, step.skip, count
 
@@ -171,7 +173,11 @@ class UnifiedNorm(SmoothedNorm):
     # ---- The memory
 
     def move(self, statistics: Tensor, weight: Tensor) -> None:
-        step, seen = self.look(statistics[0]), weight[0] > 0
+        self._make(self.look(statistics[0]), weight[0])
+
+    def _make(self, step: ForwardStep, weight: Tensor) -> None:
+        """Move the state by a step of this weight (1)."""
+        seen = weight > 0
         window = written(self.buffer_x2, step.entry, step.t)
         running = self.alpha * self.running_var + (1 - self.alpha) * step.moved
         _replace(seen, (self.buffer_x2, window), (self.running_var, running))
