@@ -70,6 +70,6 @@ def _differentiated(
 ) -> list[Tensor | None]:
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        wanted = [part for part, need in zip(inputs, needed, strict=True) if need]
+        wanted = [part for part, need in zip(inputs, needed, strict=True) if need and part is not None]
         found = iter(torch.autograd.grad(rule.plain(*inputs), wanted, grad, create_graph=again))
     return [next(found) if need else None for need in needed]

@@ -54,7 +54,7 @@ class Switched(Rule):
         x, weight, _, w, w_var = inputs
         assert x is not None and w is not None and w_var is not None
         mean_ln, var_ln, mean_in, var_in, mean_bn, var_bn = kept
-        samples, tokens, channels = x.shape
+        tokens, channels = x.shape[1:]
         work, inverse = self._centred_and_inverse(x, w, w_var, kept, torch.empty_like(x))
         du = grad * inverse
         dv = work.mul_(du)
