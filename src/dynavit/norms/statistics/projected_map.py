@@ -51,15 +51,16 @@ class _ProjectedMap(torch.autograd.Function):
     @once_differentiable(_ONCE)
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, inverse, scale, projected, count = ctx.saved_tensors
-        batched = is_batched(dy)  # many gradients at once cannot be written into one
+        # Many gradients at once cannot be written into one tensor, and a compiler decides by itself what it writes where.
+        plain = torch.compiler.is_compiling() or is_batched(dy)
         work = x - mean
         along_shift = dy.sum((0, 1))
-        along_scale = (work * dy if batched else work.mul_(dy)).sum((0, 1)) * inverse
+        along_scale = (work * dy if plain else work.mul_(dy)).sum((0, 1)) * inverse
         # The parameters' gradients stay this process's own; data parallelism joins them.
         all_shift, all_scale = sum_over_processes(along_shift, along_scale)
         share = projected * inverse / count.clamp(min=1)
         level, slope = share * all_shift, share * all_scale * inverse
-        if batched:
+        if plain:
             dx = dy * (scale * inverse) - level - work * slope
         else:
             # x - mean once more: a pass over memory that is at hand costs less than a second tensor.
