@@ -83,12 +83,18 @@ class AnnealedNorm(SmoothedNorm):
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         """blend * LN(x) + (1 - blend) * N(x), exactly one of them where blend is 1 or 0."""
-        own = super().transform(x, grid, mask)
-        if self.evaluate == "final" and not self.training:
-            return own
+        if not self.training and self.evaluate == "final":
+            return super().transform(x, grid, mask)
         weight, bias = (None if p is None else p.to(x.dtype) for p in (self.ln_weight, self.ln_bias))
-        layer_norm = F.layer_norm(x, (self.dim,), weight, bias, self.ln_eps)
-        return torch.lerp(own, layer_norm, self.blend.to(own.dtype))
+        blend = self.blend.to(x.dtype)
+        if not self.training:
+            layer_norm = F.layer_norm(x, (self.dim,), weight, bias, self.ln_eps)
+            return torch.lerp(super().transform(x, grid, mask), layer_norm, blend)
+        # The shares enter the parameters, which are few, instead of the results and their gradients.
+        own = self.train_share(x, mask, 1 - blend)
+        weight = blend.expand(self.dim) if weight is None else weight * blend
+        layer_norm = F.layer_norm(x, (self.dim,), weight, None if bias is None else bias * blend, self.ln_eps)
+        return layer_norm.add_(own)  # in place: no derivative of LayerNorm reads its result
 
     def set_progress(self, step: int, total: int) -> None:
         """Set `blend` before step number `step`, from 0, of `total`. It never rises."""

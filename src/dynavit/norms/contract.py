@@ -114,11 +114,17 @@ class Norm(nn.Module):
         raise NotImplementedError
 
     def apply_affine(self, y: Tensor) -> Tensor:
-        if self.weight is not None:
-            y = y * self.weight.to(y.dtype)
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype)
-        return y
+        weight, bias = self.gain_and_bias(y.dtype)
+        if weight is not None:
+            y = y * weight
+        return y if bias is None else y + bias
+
+    def gain_and_bias(self, dtype: torch.dtype, share: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+        """`weight` and `bias` in the dtype of a calculation; times a share (), a norm without them has that as its gain."""
+        weight, bias = (None if part is None else part.to(dtype) for part in (self.weight, self.bias))
+        if share is None:
+            return weight, bias
+        return share if weight is None else weight * share, None if bias is None else bias * share
 
     def start_at(self, share: float) -> None:
         """Give the norm that this one `starts_as` a share of the mixture. In place, under no_grad.

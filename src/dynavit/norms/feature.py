@@ -113,11 +113,11 @@ class FeatureNorm(SmoothedNorm):
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         if self.training:
-            return self._train(x, mask)
+            return self.train_share(x, mask, None)
         scale, shift = self.population_map()
         return x * scale.to(x.dtype) + shift.to(x.dtype)
 
-    def _train(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def train_share(self, x: Tensor, mask: Tensor | None, share: Tensor | None) -> Tensor:
         need_own_backward(f"{type(self).__name__} in training")
         with torch.no_grad():
             statistics, weight = self.batch_statistics(x, mask)
@@ -125,9 +125,11 @@ class FeatureNorm(SmoothedNorm):
             population, opening = self._state_in_use(batch)
             self.collect(statistics, weight)
             mean, sigma = statistics[0], torch.sqrt(statistics[1] + self.eps)
-            batch_centre, batch_log_scale = self.mixture(batch)
-        centre, log_scale = self.mixture(population)
-        gain, bias = self._affine(x.dtype)
+        # Both at once: (2k, 2, c), of which only the population's has a gradient.
+        both_centres, both_log_scales = self.mixture(torch.stack([batch, population], 1))
+        batch_centre, batch_log_scale = both_centres[0].detach(), both_log_scales[0].detach()
+        centre, log_scale = both_centres[1], both_log_scales[1]
+        gain, bias = self._affine(x.dtype, share)
         with torch.no_grad():
             reach = opening * math.log(self.r_max)
             r = torch.clamp(batch_log_scale - log_scale, -reach, reach).exp()
@@ -142,7 +144,7 @@ class FeatureNorm(SmoothedNorm):
             scale = scale + _gradient_only(at_evaluation * sigma)
             shift = shift + _gradient_only(at_evaluation * (mean - centre))
         if self.eta is not None:
-            eta = self.eta.to(x.dtype)
+            eta = self.eta.to(x.dtype) if share is None else self.eta.to(x.dtype) * share
             scale, shift = scale + eta * sigma, shift + eta * mean
         return projected_map(x, mean, sigma, scale, shift, projected, weight[0])
 
@@ -161,13 +163,14 @@ class FeatureNorm(SmoothedNorm):
         return self.population_map()
 
     def mixture(self, experts: Tensor) -> tuple[Tensor, Tensor]:
-        """Centre and log scale (c) from those of the experts (2k, c)."""
+        """Centre and log scale (..., c) from those of the experts (2k, ..., c)."""
         return experts[0], experts[1]
 
-    def _affine(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        if self.weight is None or self.bias is None:
-            return self.population.new_ones(self.dim, dtype=dtype), self.population.new_zeros(self.dim, dtype=dtype)
-        return self.weight.to(dtype), self.bias.to(dtype)
+    def _affine(self, dtype: torch.dtype, share: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        gain, bias = self.gain_and_bias(dtype, share)
+        if gain is None or gain.dim() == 0:
+            gain = self.population.new_ones(self.dim, dtype=dtype) * (1.0 if gain is None else gain)
+        return gain, self.population.new_zeros(self.dim, dtype=dtype) if bias is None else bias
 
     # ---- Statistics
 

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from .contract import Grid, Norm
 from .factory import register_norm
+from .fused import fused, may_fuse
 from .statistics.moments import moments
+from .statistics.standardised import Standardised, of_head
 
 
 @register_norm("gn")
@@ -23,6 +25,11 @@ class GroupNorm(Norm):
     def __init__(self, dim: int, **shared: Any) -> None:
         super().__init__(dim, **shared)
         self.reset_parameters()
+
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        if mask is None and may_fuse(x):
+            return fused(Standardised(of_head(self.heads), self.eps), x, *self.gain_and_bias(x.dtype), None)[0]
+        return super().transform(x, grid, mask)
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         x = x.unflatten(-1, (self.heads, -1))

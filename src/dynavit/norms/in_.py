@@ -7,7 +7,9 @@ from torch import Tensor
 
 from .contract import Grid, Norm
 from .factory import register_norm
+from .fused import fused, may_fuse
 from .statistics.moments import moments, unbiased
+from .statistics.standardised import Standardised, of_channel
 
 
 @register_norm("in")
@@ -30,6 +32,13 @@ class InstanceNorm(Norm):
         super().__init__(dim, **shared)
         self.unbiased = unbiased
         self.reset_parameters()
+
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        if mask is None and may_fuse(x):
+            count = x.shape[1]
+            rule = Standardised(of_channel, self.eps, count / max(count - 1, 1) if self.unbiased else 1.0)
+            return fused(rule, x, *self.gain_and_bias(x.dtype), None)[0]
+        return super().transform(x, grid, mask)
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         mean, var, count = moments(x, (1,), None if mask is None else mask[..., None])

@@ -115,13 +115,13 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
 
     def _mixed(self, experts: Tensor, centre_logit: Tensor, scale_logit: Tensor) -> tuple[Tensor, Tensor]:
         centres, log_scales = experts.chunk(2)
-        centre = (self._shares(centre_logit, experts) * centres).sum(0)
-        return centre, (self._shares(scale_logit, experts) * log_scales).sum(0)
+        return self._mean(centres, centre_logit), self._mean(log_scales, scale_logit)
 
-    def _shares(self, logit: Tensor, experts: Tensor) -> Tensor:
-        """(k, c): each channel's mixing weights."""
-        shares = logit.to(experts.dtype).softmax(1).t()
-        return shares[..., None].expand(-1, -1, self.dim // shares.shape[1]).reshape(-1, self.dim)
+    def _mean(self, experts: Tensor, logit: Tensor) -> Tensor:
+        """(k, ..., c) -> (..., c), by each channel's mixing weights."""
+        shares = logit.to(experts.dtype).softmax(1).t()  # (k, groups)
+        shares = shares.view(len(shares), *[1] * (experts.dim() - 2), -1, 1)
+        return (shares * experts.unflatten(-1, (logit.shape[0], -1))).sum(0).flatten(-2)
 
     # ---- LayerNorm as a line in x
 

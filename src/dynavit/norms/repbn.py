@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contract import Grid
 from .factory import register_norm
 from .statistics.running import AffineAtEvaluation
 
@@ -23,9 +22,9 @@ class BatchNormPlusInput(AffineAtEvaluation):
         super().reset_parameters()
         nn.init.constant_(self.eta, self.eta_init)
 
-    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
-        y = super().transform(x, grid, mask)
-        return y + self.eta.to(x.dtype) * x if self.training else y  # at evaluation eta is part of the map
+    def input_gain(self, dtype: torch.dtype, share: Tensor | None) -> Tensor:
+        eta = self.eta.to(dtype)
+        return eta if share is None else eta * share
 
     def running_map(self) -> tuple[Tensor, Tensor]:
         scale, shift = super().running_map()

@@ -8,9 +8,12 @@ from torch import Tensor, nn
 
 from .contract import Grid
 from .factory import register_norm
+from .fused import fused, may_fuse
 from .linear_share import LinearShares, linear_share
+from .statistics.distributed import process_count
 from .statistics.moments import moments
 from .statistics.running import RunningMomentsNorm
+from .statistics.switched import Switched
 
 
 @register_norm("sn")
@@ -83,6 +86,13 @@ class SwitchableNorm(LinearShares, RunningMomentsNorm):
             return torch.cat([1 - others.sum(0, keepdim=True), others])
 
         return weights(self.mean_logit, self.mean_rest), weights(self.var_logit, self.var_rest)
+
+    def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+        if not self.training or mask is not None or not may_fuse(x) or process_count() > 1:
+            return super().transform(x, grid, mask)
+        y, *_, mean, var = fused(Switched(self.eps), x, *self.gain_and_bias(x.dtype), *self.mixing_weights(x.dtype))
+        self.collect(torch.cat([mean, var]).view(2, -1), x.new_full((2, 1), x.shape[0] * x.shape[1]))
+        return y
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         mean_ln, var_ln, _ = moments(x, (2,))

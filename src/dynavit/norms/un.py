@@ -156,8 +156,10 @@ class UnifiedNorm(SmoothedNorm):
             s2, r, skip = self.used.to(q.dtype)
             return self.iters.clone(), s2, r, skip > 0, count
         step = self.look(q)
-        self.collect(q[None], valid[None])
-        if not self.deferred:
+        if self.deferred:
+            self.collect(q[None], valid[None])
+        else:  # what `collect` would do, but for looking again
+            self._make(step, self.finite_or_none(q[None], valid[None])[1][0])
             self.used.copy_(torch.stack([step.s2, step.r, step.skip.to(q.dtype)]))
         return step.t, step.s2, step.r, step.skip, count
 
@@ -171,7 +173,11 @@ class UnifiedNorm(SmoothedNorm):
     # ---- The memory
 
     def move(self, statistics: Tensor, weight: Tensor) -> None:
-        step, seen = self.look(statistics[0]), weight[0] > 0
+        self._make(self.look(statistics[0]), weight[0])
+
+    def _make(self, step: ForwardStep, weight: Tensor) -> None:
+        """Move the state by a step of this weight (1)."""
+        seen = weight > 0
         window = written(self.buffer_x2, step.entry, step.t)
         running = self.alpha * self.running_var + (1 - self.alpha) * step.moved
         _replace(seen, (self.buffer_x2, window), (self.running_var, running))
@@ -254,8 +260,8 @@ class _Unified(torch.autograd.Function):
         # Not saved tensors: each backward reads them as they then are and moves them, also when several forwards came first.
         ctx.memory = window, psi, pending
         ctx.warmup, ctx.alpha = warmup, alpha
-        y = x * (scale if weight is None else scale * weight)
-        return y if bias is None else y + bias
+        gain = scale if weight is None else scale * weight
+        return x * gain if bias is None else torch.addcmul(bias, x, gain)
 
     @staticmethod
     @once_differentiable(_ONCE)
@@ -264,7 +270,8 @@ class _Unified(torch.autograd.Function):
         x, weight, t, scale, r, skip, count = ctx.saved_tensors
         window, psi, pending = ctx.memory
         gain = r if weight is None else r * weight
-        along = scale * (dy * x).sum((0, 1))  # sum of dy z
+        work = dy * x
+        along = scale * work.sum((0, 1))  # sum of dy z
         # Gradients of processes are averaged, so each one's dy is as many times that of a lone process; psi is the latter's.
         world = process_count()
         (total,) = sum_over_processes(along)
@@ -277,7 +284,7 @@ class _Unified(torch.autograd.Function):
             mean, weight_so_far = pending
             mean.add_((k - mean) * (count / (weight_so_far + count).clamp(min=1)))
             weight_so_far.add_(count)
-        dx = dy * (gain * scale) - x * (world * e * scale.square())
+        dx = torch.mul(x, (-world * e) * scale.square(), out=work).addcmul_(dy, gain * scale)
         dweight, dbias = (None, None) if weight is None else (r * along, dy.sum((0, 1)))
         return dx, dweight, dbias, *[None] * 11
 

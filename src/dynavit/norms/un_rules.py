@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .statistics.median import median
+
 R_LIMIT = 5.0  # r stays within [1/5, 5] ...
 R_WARMUP = 1000  # ... and is 1 for this many steps, or for the whole warm-up if that is longer
 TAU = 5.0  # deviations from the window's median that make an outlier
@@ -88,18 +90,12 @@ def _official_rule(q: Tensor, window: Tensor, running: Tensor, t: Tensor, warmup
 def _clip_outliers(q: Tensor, window: Tensor, t: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Per channel, log(q + eps) is held within TAU deviations of the window's median, once the window is full."""
     logs = (window + eps).log()
-    median = _median(logs)
-    reach = TAU * _median((logs - median).abs()).clamp(min=FLOOR)
+    middle = median(logs)
+    reach = TAU * median((logs - middle).abs()).clamp(min=FLOOR)
     log_q = (q + eps).log()
-    outlier = ((log_q - median).abs() > reach) & (t > window.shape[0])
-    clipped = (log_q.clamp(median - reach, median + reach).exp() - eps).clamp(min=0)
+    outlier = ((log_q - middle).abs() > reach) & (t > window.shape[0])
+    clipped = (log_q.clamp(middle - reach, middle + reach).exp() - eps).clamp(min=0)
     return torch.where(outlier, clipped, q), outlier
-
-
-def _median(values: Tensor) -> Tensor:
-    """(m, c) -> (c); of an even number of values the middle between two, where torch.median takes the lower one."""
-    ordered, size = values.sort(0).values, values.shape[0]
-    return (ordered[(size - 1) // 2] + ordered[size // 2]) / 2
 
 
 # For torch.compile, an operator it cannot look into: otherwise inductor computes s2 and r once more for the backward pass, from

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..transforms import needs_plain_operations
+
 Reduce = Callable[..., tuple[Tensor, ...]]
 
 
@@ -27,7 +29,9 @@ def moments(
     centred = x - mean
     if mask is not None:
         centred = torch.where(mask, centred, 0.0)
-    squares = centred.square().sum(dims, keepdim=True)
+    # Without gradients the squares take the place of what is squared; vmap has no rule for that.
+    in_place = not torch.is_grad_enabled() and not needs_plain_operations()
+    squares = (centred.square_() if in_place else centred.square()).sum(dims, keepdim=True)
     if reduce is not None:
         (squares,) = reduce(squares)
     return mean, squares / count.clamp(min=1), count
@@ -45,7 +49,7 @@ def second_moment(
 
 def unbiased(variance: Tensor, count: Tensor) -> Tensor:
     """n / (n - 1) of a biased variance; one value has variance 0."""
-    return variance * (count / (count - 1).clamp(min=1))
+    return variance * (count / (count - 1).clamp_(min=1))
 
 
 def _count(x: Tensor, dims: tuple[int, ...], mask: Tensor | None) -> Tensor:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .median import median
+
 # A window of equal values has no deviation; real statistics always move a little.
 FLOOR = 0.05
 
@@ -17,7 +19,7 @@ def guard(new: Tensor, window: Tensor, unit: Tensor, tau: float) -> Tensor:
         window: (m, r, c) those of the last m steps, as clipped then.
         unit: (r, c) the unit of each statistic.
     """
-    middle = window.quantile(0.5, dim=0)
-    deviation = (window - middle).abs().quantile(0.5, dim=0)
+    middle = median(window)
+    deviation = median((window - middle).abs())
     reach = tau * torch.maximum(deviation, FLOOR * unit)
     return torch.clamp(new, middle - reach, middle + reach)

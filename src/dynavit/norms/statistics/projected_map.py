@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..once_differentiable import once_differentiable
+from ..transforms import is_batched
 from .distributed import sum_over_processes
 
 _ONCE = (
@@ -43,16 +44,26 @@ class _ProjectedMap(torch.autograd.Function):
         ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor, shift: Tensor, projected: Tensor, count: Tensor
     ) -> Tensor:
         ctx.save_for_backward(x, mean, inverse, scale, projected, count)
-        return torch.addcmul(shift, (x - mean) * inverse, scale)
+        y = x - mean
+        return torch.addcmul(shift, y, scale * inverse, out=y)
 
     @staticmethod
     @once_differentiable(_ONCE)
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, inverse, scale, projected, count = ctx.saved_tensors
-        z = (x - mean) * inverse
-        along_shift, along_scale = dy.sum((0, 1)), (dy * z).sum((0, 1))
+        # Many gradients at once cannot be written into one tensor, and a compiler decides by itself what it writes where.
+        plain = torch.compiler.is_compiling() or is_batched(dy)
+        work = x - mean
+        along_shift = dy.sum((0, 1))
+        along_scale = (work * dy if plain else work.mul_(dy)).sum((0, 1)) * inverse
         # The parameters' gradients stay this process's own; data parallelism joins them.
         all_shift, all_scale = sum_over_processes(along_shift, along_scale)
         share = projected * inverse / count.clamp(min=1)
-        dx = torch.addcmul(dy * (scale * inverse) - share * all_shift, z, share * all_scale, value=-1)
+        level, slope = share * all_shift, share * all_scale * inverse
+        if plain:
+            dx = dy * (scale * inverse) - level - work * slope
+        else:
+            # x - mean once more: a pass over memory that is at hand costs less than a second tensor.
+            torch.sub(x, mean, out=work)
+            dx = torch.addcmul(level.neg(), work, slope, value=-1, out=work).addcmul_(dy, scale * inverse)
         return dx, None, None, along_scale, along_shift, None, None

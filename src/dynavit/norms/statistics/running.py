@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from ..contract import Grid, statistics_dtype
-from .distributed import sum_over_processes
+from ..fused import fused, may_fuse
+from .distributed import process_count, sum_over_processes
 from .moments import moments, unbiased
 from .smoothed import SmoothedNorm
+from .standardised import BatchStandardised
 
 
 class RunningMomentsNorm(SmoothedNorm):
@@ -58,9 +60,9 @@ class RunningMomentsNorm(SmoothedNorm):
 
     def _towards(self, statistics: Tensor, weight: Tensor, momentum: float) -> None:
         (mean, var), count = statistics, weight[0]
-        share = torch.full_like(count, momentum)
-        self.running_mean.lerp_(mean, torch.where(count > 0, share, 0.0))
-        self.running_var.lerp_(unbiased(var, count), torch.where(count > 1, share, 0.0))
+        # Counts are whole numbers: these are 1 from one token on and from two, else 0.
+        self.running_mean.lerp_(mean, count.clamp(0, 1).mul_(momentum))
+        self.running_var.lerp_(unbiased(var, count), (count - 1).clamp_(0, 1).mul_(momentum))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, momentum={self.momentum:g}"
@@ -71,13 +73,28 @@ class AffineAtEvaluation(RunningMomentsNorm):
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         if self.training:
-            return super().transform(x, grid, mask)
+            return self.train_share(x, mask, None)
         scale, shift = self.running_map()
         return x * scale.to(x.dtype) + shift.to(x.dtype)
 
-    def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
+    def train_share(self, x: Tensor, mask: Tensor | None, share: Tensor | None) -> Tensor:
+        weight, bias = self.gain_and_bias(x.dtype, share)
+        eta = self.input_gain(x.dtype, share)
+        if mask is None and may_fuse(x) and process_count() == 1:
+            y, mean, var = fused(BatchStandardised(self.eps), x, weight, bias, eta)
+            self.collect(torch.cat([mean, var]).view(2, -1), x.new_full((2, 1), x.shape[0] * x.shape[1]))
+            return y
         mean, var = self.batch_moments(x, mask)
-        return (x - mean) * torch.rsqrt(var + self.eps)
+        y = (x - mean) * torch.rsqrt(var + self.eps)
+        if weight is not None:
+            y = y * weight
+        if bias is not None:
+            y = y + bias
+        return y if eta is None else y + eta * x
+
+    def input_gain(self, dtype: torch.dtype, share: Tensor | None) -> Tensor | None:
+        """(1): how much of x itself is added in training, times the share; None: nothing."""
+        return None
 
     def running_map(self) -> tuple[Tensor, Tensor]:
         """(scale, shift), both (c): the running moments and the affine parameters as one map."""

@@ -70,6 +70,10 @@ class SmoothedNorm(Norm):
         """Statistics (rows, c) of two sets of values together; here, weighted means."""
         return old + (new - old) * (new_weight / (old_weight + new_weight).clamp(min=1))
 
+    def train_share(self, x: Tensor, mask: Tensor | None, share: Tensor | None) -> Tensor:
+        """`transform` in training, its result times a share () if one is given: what an `AnnealedNorm` calls."""
+        raise NotImplementedError
+
     # ---- Called by the forward pass and the training loop
 
     def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
@@ -97,9 +101,9 @@ class SmoothedNorm(Norm):
 
     def finite_or_none(self, statistics: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The same, or zeros of weight 0 if a number is not finite, which is counted. Processes agree, as they share them."""
-        finite = statistics.isfinite().all()
-        self.skipped_steps.add_(~finite)
-        return torch.where(finite, statistics, 0.0), torch.where(finite, weight, 0.0)
+        broken = statistics.isfinite().all().logical_not_()
+        self.skipped_steps.add_(broken)
+        return statistics.masked_fill(broken, 0.0), weight.masked_fill(broken, 0.0)
 
     def defer_statistics(self, deferred: bool = True) -> None:
         """From now on statistics move at `commit_statistics`; with False, at every forward call again."""
