@@ -131,8 +131,8 @@ def test_a_damaged_field_is_an_error_that_names_the_file(root, tmp_path, monkeyp
     reader(here)  # whole, it is read
     whole = json.loads((root / name).read_text())
     refused = 0
-    for path in fields(whole):
-        for change in (None, *((garbage,) for garbage in GARBAGE)):
+    for number, path in enumerate(fields(whole)):
+        for change in (None, *((garbage,) for garbage in GARBAGE[number % 2 :: 2])):  # each kind for every second field
             (here / name).write_text(json.dumps(damaged(whole, path, change)))
             found = problem(reader, here)
             assert found is None or Path(name).name in found or "the manifest" in found, f"{path} = {change}: {found}"

@@ -75,6 +75,7 @@ def test_a_bundle_is_evaluated_as_its_run(bundle, capsys):
     assert not (made / "eval").exists()
 
 
+@pytest.mark.slow
 def test_a_cascades_bundle(tmp_path):
     words = ["--model", "dvt_vit_digits", "--model_options.depth", "1", "--epochs", "0.2", "--quiet"]
     assert main(["train", *words, "--out", str(tmp_path / "dvt")]) == 0
