@@ -4,6 +4,7 @@ from pathlib import Path
 
 from .cifar import find_cifar
 from .folder import class_folders, has_image, holds_classes, split_folders
+from .pack import INDEX
 
 AUTO = "auto"
 NO_DIRECTORY = "digits"  # what `auto` is without a directory
@@ -41,6 +42,8 @@ def _name(directory: Path) -> str | None:
             return name
     if (directory / "FashionMNIST" / "raw").is_dir():
         return "fashion_mnist"
+    if (directory / INDEX).is_file() and any(directory.glob("*.tar")):
+        return "wds/"
     splits = [split for there in split_folders(directory).values() for split in there]
     classes = {name for split in splits for name in class_folders(split)}
     if _is_imagenet(classes):

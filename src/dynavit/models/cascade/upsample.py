@@ -58,7 +58,7 @@ class TokenMap:
         return y.unflatten(0, (*x.shape[:-2], m))
 
     def repeated(self, times: int) -> tuple[Tensor, Tensor]:
-        """Sources and weights (times * m, k) for so many tables of n rows, one behind the other. Every block asks for the same."""
+        """Sources and weights (times * m, k) for so many tables of n rows, made once: every block asks for the same."""
         if times not in self.kept:
             start = torch.arange(0, times * self.matrix.shape[1], self.matrix.shape[1], device=self.source.device)
             self.kept[times] = (
