@@ -3,7 +3,7 @@
     python benchmarks/reading.py DATA... [--images 200] [--repeats 5] [--out result.json]
 
 DATA are image folders or what `dynavit pack` made of them. Beside today's way stands the plain one: every file decoded whole,
-timm's crop by Pillow. Processor time of one process without workers, both ways in turn: other work on the machine counts little.
+timm's own crop. Processor time of one process without workers, both ways in turn, so that other work counts little.
 """
 
 import argparse

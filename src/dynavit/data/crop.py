@@ -4,9 +4,7 @@ JPEG can be decoded at 1/2, 1/4 or 1/8 of its size for a fraction of the time. T
 header tells, so it does not depend on that; then pixels are decoded as small as leaves the box at least the wanted size.
 """
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 
 from ..common.torchvision_shim import ensure_torchvision
@@ -17,10 +15,6 @@ from timm.data.transforms import RandomResizedCropAndInterpolation  # noqa: E402
 
 REDUCTIONS = (8, 4, 2)  # of libjpeg, largest first
 FULL_SIZE = "full_size"  # key in `Image.info`: (width, height) of an image that was decoded smaller
-FAST = (
-    "bicubic",
-    "bilinear",
-)  # torch resizes bytes like this, four times as fast as Pillow, to the same pixels but for rounding
 
 Box = tuple[int, int, int, int]  # top, left, height, width
 
@@ -49,19 +43,9 @@ class RandomCrop:
     def __call__(self, image: Image.Image) -> Image.Image:
         full = image.info.get(FULL_SIZE, image.size)
         top, left, height, width = self.box(full)
-        if image.size == full:
-            return self.resized(image.crop((left, top, left + width, top + height)))
+        size, how = self.size[::-1], Image.Resampling[self.interpolation.upper()]
+        if image.size == full:  # as timm does, to the bit
+            return image.crop((left, top, left + width, top + height)).resize(size, how)
         across, down = image.width / full[0], image.height / full[1]  # about 1 / reduction
         edges = (left * across, top * down, (left + width) * across, (top + height) * down)
-        return image.resize(self.size[::-1], self.filter, edges)  # Pillow cuts between pixels
-
-    def resized(self, crop: Image.Image) -> Image.Image:
-        if self.interpolation not in FAST:
-            return crop.resize(self.size[::-1], self.filter)
-        pixels = torch.from_numpy(np.array(crop)).permute(2, 0, 1)[None]  # (1, 3, height, width), channels last in memory
-        resized = F.interpolate(pixels, self.size, mode=self.interpolation, antialias=True)
-        return Image.fromarray(resized[0].permute(1, 2, 0).contiguous().numpy())
-
-    @property
-    def filter(self) -> Image.Resampling:
-        return Image.Resampling[self.interpolation.upper()]
+        return image.resize(size, how, edges)  # Pillow cuts between pixels
