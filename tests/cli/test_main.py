@@ -53,6 +53,7 @@ def test_commands_and_options_change_only_on_purpose():
         "calibrate show": {"run"},
         "fold": WHICH | {"run", "out", "recalibrate", "grid", "overwrite", "quiet"},
         "export": WHICH | {"run", "format", "fold", "int8", "out", "overwrite", "quiet"},
+        "pack": {"data", "out", "size", "quality", "shard_images", "processes", "strict", "quiet"},
         "list norms": {"json"},
         "list models": {"pattern", "json"},
         "list tasks": {"json"},

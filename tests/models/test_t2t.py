@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import dynavit
+from dynavit.models import t2t
 from dynavit.models.t2t import T2T_SIZES, TokenPerformer, TokensToToken, TokenTransformer, linear_attention, sinusoid
 from dynavit.norms import DynamicTokenNorm, LayerNorm
 
@@ -273,3 +274,13 @@ def test_half_precision_models_stay_finite():
     with torch.no_grad():
         model.tokens_to_token.attention1.kqv.weight.mul_(50)
         assert model(torch.randn(2, 3, 32, 32, dtype=torch.bfloat16)).isfinite().all()
+
+
+@pytest.mark.parametrize("channels", [3, t2t.RUN])
+def test_soft_splits_are_unfolded_patches_whatever_the_way(channels):
+    x = torch.randn(2, 9, 7, channels, dtype=torch.float64).permute(0, 3, 1, 2).requires_grad_()  # channels last in memory
+    ours, theirs = t2t.soft_split(x, 3, 2, 1), F.unfold(x, 3, stride=2, padding=1).transpose(1, 2)
+    assert torch.equal(ours, theirs)
+    weights = torch.randn_like(ours)
+    for one, other in zip(*(torch.autograd.grad(y, x, weights) for y in (ours, theirs)), strict=True):
+        torch.testing.assert_close(one, other)

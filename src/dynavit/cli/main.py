@@ -20,6 +20,7 @@ from .evaluate import evaluate
 from .export import export
 from .fold import fold
 from .list import list_data, list_models, list_norms, list_recipes, list_tasks
+from .pack import pack
 from .parse import first_line, parse_options, take_plugins
 from .predict import predict
 from .report import report
@@ -69,6 +70,7 @@ COMMANDS: dict[str, Command | Group] = {
         "Measure time, memory and arithmetic.", "benchmark", {"norms": bench_norms, "models": bench_models, "loop": bench_loop}
     ),
     "convert": convert,
+    "pack": pack,
 }
 
 EXAMPLES = """\
@@ -96,6 +98,7 @@ Examples:
   dynavit list norms --json                   every normaliser, its options and its size, for programs
   dynavit list models --pattern "vit_*"       models of ours and of timm, and their size
   dynavit convert --model swin_tiny_patch4_window7_224 --norm dtn     what a swap of norms does to each of them
+  dynavit pack photos/ packed/ --size 256     tar files of small images, which are read faster than large photographs
   dynavit bench norms                         time and memory against nn.LayerNorm, as tables
   dynavit bench norms --norms ln,dtn --shapes A --no-sweep
   dynavit bench norms --repeats 40 --out runs/bench/norms.json

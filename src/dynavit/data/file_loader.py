@@ -1,13 +1,16 @@
 """Batches of images that are read from files, or by whatever keeps them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
+from PIL.Image import Image
 
 from ..common.batch import Batch
 from ..common.data import LoaderOptions
 from .config import AugmentConfig, DataConfig
+from .crop import RandomCrop
 from .dataset import DataSet, FileSplit, MapSplit
 from .mixing import step_mixer
 from .read_image import read_image
@@ -31,8 +34,9 @@ class FileLoader:
         self.samples = len(split)
         self.steps = steps_in(self.samples, how.batch_size)
         self.mix = step_mixer(len(dataset.classes), how)
-        read, keys = (read_image, split.paths) if isinstance(split, FileSplit) else (split.read, split.keys)
-        reader = Reader(read, _transform(dataset, how.train, self.augment), torch.stack, how.seed)
+        transform = _transform(dataset, how.train, self.augment)
+        read, keys = (_read_files(transform), split.paths) if isinstance(split, FileSplit) else (split.read, split.keys)
+        reader = Reader(read, transform, torch.stack, how.seed)
         self.readers = Readers(reader, keys, self.config.workers, pin_memory=torch.device(how.device).type == "cuda")
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[list[Batch]]:
@@ -52,6 +56,12 @@ class FileLoader:
         index, count = kept % self.samples, min(part.count, len(answer.kept))
         batch = Batch(images, self.split.labels[index], index, count, part.step_count, broken)
         return batch.to(self.how.device, self.how.dtype)
+
+
+def _read_files(transform: Transform) -> Callable[[str], Image]:
+    """Reads files, those for a random crop as small as it allows."""
+    first = getattr(transform, "transforms", [None])[0]
+    return partial(read_image, reduction=first.reduction) if isinstance(first, RandomCrop) else read_image
 
 
 def _transform(dataset: DataSet, train: bool, augment: AugmentConfig) -> Transform:

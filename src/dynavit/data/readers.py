@@ -53,7 +53,8 @@ class Reader(Dataset[Answer]):
     """Answers requests, here or in a worker.
 
     Args:
-        read: key -> raw sample; a ValueError says which sample cannot be read.
+        read: key -> raw sample; a ValueError says which sample cannot be read. It finds the generators as `transform` will,
+            so that it can see ahead which part of a sample is wanted.
         transform: raw sample -> sample. May draw from the global generators of Python, numpy and torch.
         join: samples -> all of them as one, a tensor (m, ...) say.
         seed: of the augmentation.
@@ -69,12 +70,13 @@ class Reader(Dataset[Answer]):
         seeds = (uniform(self.seed, request.epoch, torch.tensor(request.draws), 1)[:, 0] * 2**53).long().tolist()
         with _own_randomness():
             for place, (seed, key) in enumerate(zip(seeds, request.keys, strict=True)):
+                _seed_everything(seed)
                 try:
                     raw = self.read(key)
                 except ValueError as error:
                     broken.append(str(error))
                     continue
-                _seed_everything(seed)
+                _seed_everything(seed)  # again: reading may have drawn what the transform is going to draw
                 samples.append(self.transform(raw))
                 kept.append(place)
         return Answer(self.join(samples) if samples else None, torch.tensor(kept, dtype=torch.int64), broken)

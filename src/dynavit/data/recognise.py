@@ -4,6 +4,7 @@ from pathlib import Path
 
 from .cifar import find_cifar
 from .folder import class_folders, has_image, holds_classes, split_folders
+from .pack import INDEX
 
 AUTO = "auto"
 NO_DIRECTORY = "digits"  # what `auto` is without a directory
@@ -44,6 +45,8 @@ def _name(directory: Path) -> str | None:
         return "fashion_mnist"
     if any((directory / f"basic_{split}.tsv").is_file() for split in ("train", "val", "test")):
         return "listops"
+    if (directory / INDEX).is_file() and any(directory.glob("*.tar")):
+        return "wds/"
     splits = [split for there in split_folders(directory).values() for split in there]
     classes = {name for split in splits for name in class_folders(split)}
     if _is_imagenet(classes):

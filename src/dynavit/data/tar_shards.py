@@ -13,9 +13,11 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 
+from ..common.files import read_json
 from .config import DataConfig
 from .dataset import DataSet, MapSplit
 from .folder import photo_data_set, some
+from .pack import INDEX, Index
 from .read_image import read_image
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -55,9 +57,19 @@ def open_shards(name: str, data_dir: Path | None, config: DataConfig) -> DataSet
     return photo_data_set(
         f"wds/{name}",
         {split: MapSplit(read_place, places, torch.tensor(labels)) for split, (places, labels) in splits.items()},
-        [str(label) for label in range(classes)],
+        _class_names(folder, classes),
         config,
     )
+
+
+def _class_names(folder: Path, classes: int) -> list[str]:
+    """Those in the index that `dynavit pack` writes, which also has classes without images; else numbers."""
+    if not (folder / INDEX).is_file():
+        return [str(label) for label in range(classes)]
+    names: list[str] = read_json(folder / INDEX, Index)["classes"]
+    if len(names) < classes:
+        raise ValueError(f"{folder / INDEX} names {len(names)} classes, but the labels go up to {classes - 1}; pack again")
+    return names
 
 
 def index_shard(shard: Path) -> list[tuple[Place, int]]:

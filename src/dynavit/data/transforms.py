@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..common.torchvision_shim import ensure_torchvision
 from .config import AugmentConfig
+from .crop import RandomCrop
 
 ensure_torchvision()  # before the first import of timm
 
@@ -111,6 +112,8 @@ def _deit(image_size: Size, augment: AugmentConfig, mean: Channels, std: Channel
             f"augment.auto_augment={augment.auto_augment!r}: timm does not know this policy ({error}); "
             f"DeiT's is 'rand-m9-mstd0.5-inc1', '' leaves it out"
         ) from error
+    first, *others = transform.transforms
+    transform.transforms = [RandomCrop(image_size, first, interpolation), *others]
     for step in transform.transforms:  # RandAugment and AugMix have operations, AutoAugment has policies of some each
         for operation in [*getattr(step, "ops", ()), *chain(*getattr(step, "policy", ()))]:
             if operation.aug_fn is auto_augment.posterize:
