@@ -13,7 +13,7 @@ from ...norms.contract import Grid
 from ..layers import Mlp, make_norm
 from .upsample import TokenMap
 
-CACHED = 2**18  # numbers in the hidden layer of `RelationReuse` that are worked on at a time
+CACHED = 2**17  # numbers in the hidden layer of `RelationReuse` that are worked on at a time
 
 
 class FeatureReuse(nn.Module):
@@ -44,8 +44,11 @@ class RelationReuse(nn.Module):
         self.reduce = nn.Conv2d(3 * channels, channels, 1)
 
     def forward(self, relations: Tensor) -> Tensor:
-        mixed = _joined([_joined([self.mix(queries) for queries in _pieces(some, 2)], 2) for some in _pieces(relations, 0)], 0)
-        return mixed.unflatten(1, (self.depth, self.heads)).transpose(0, 1)
+        mixed = [
+            torch.cat([self.mix(queries) for queries in _pieces(samples, 2)], 2).unflatten(1, (self.depth, self.heads))
+            for samples in _pieces(relations, 0)
+        ]
+        return torch.cat([samples.transpose(0, 1) for samples in mixed], 1)
 
     def mix(self, relations: Tensor) -> Tensor:
         """(b, l * h, some of n, n) -> the same shape."""
@@ -67,10 +70,6 @@ def _pieces(relations: Tensor, axis: int) -> tuple[Tensor, ...]:
     return relations.split(max(CACHED // max(hidden, 1), 1), axis)
 
 
-def _joined(pieces: list[Tensor], axis: int) -> Tensor:
-    return torch.cat(pieces, axis) if len(pieces) > 1 else pieces[0]
-
-
 class ReuseAttention(nn.Module):
     """Multi-head self-attention with a bias on its logits, which can be returned. (b, m, c) -> (b, m, c)."""
 
@@ -89,19 +88,12 @@ class ReuseAttention(nn.Module):
         bias = bias if bias is None else bias.to(q.dtype)
         logits = None
         if keep:
-            logits = _scaled_product(q, k, self.scale, bias)
+            logits = (q * self.scale) @ k.transpose(-1, -2)
+            logits = logits if bias is None else logits + bias
             y = logits.softmax(-1) @ v
         else:
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
         return self.proj(y.transpose(1, 2).flatten(2)), logits
-
-
-def _scaled_product(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> Tensor:
-    """scale q k^T + bias in one operator: q (b, h, m, d), k (b, h, m, d), bias (b, h, m, m) -> (b, h, m, m)."""
-    b, h, m, _ = q.shape
-    start = q.new_empty(1) if bias is None else bias.reshape(b * h, m, m)  # with beta=0 it is not read
-    y = torch.baddbmm(start, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=int(bias is not None), alpha=scale)
-    return y.unflatten(0, (b, h))
 
 
 class ReuseBlock(nn.Module):

@@ -10,7 +10,7 @@ Axes:  b anything in front, n old tokens, m new tokens, c channels, k weights of
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
@@ -45,7 +45,6 @@ class TokenMap:
     matrix: Tensor
     source: Tensor
     weights: Tensor
-    kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def rows(self, x: Tensor) -> Tensor:
         """E x: (*b, n, c) -> (*b, m, c)."""
@@ -53,19 +52,11 @@ class TokenMap:
         if n <= FEW_TOKENS or x.device.type != "cpu" or torch.compiler.is_compiling():
             return self.matrix @ x
         table = x.reshape(-1, x.shape[-1])  # (b * n, c)
-        source, weights = self.repeated(len(table) // n)
+        start = torch.arange(0, len(table), n, device=x.device)[:, None, None]
+        source = (self.source + start).flatten(0, 1)  # (b * m, k)
+        weights = self.weights.expand(len(start), -1, -1).flatten(0, 1)
         y = F.embedding_bag(source, table, mode="sum", per_sample_weights=weights)  # a sum of k weighted rows, not of all n
         return y.unflatten(0, (*x.shape[:-2], m))
-
-    def repeated(self, times: int) -> tuple[Tensor, Tensor]:
-        """Sources and weights (times * m, k) for so many tables of n rows, made once: every block asks for the same."""
-        if times not in self.kept:
-            start = torch.arange(0, times * self.matrix.shape[1], self.matrix.shape[1], device=self.source.device)
-            self.kept[times] = (
-                (self.source + start[:, None, None]).flatten(0, 1),
-                self.weights.expand(times, -1, -1).flatten(0, 1),
-            )
-        return self.kept[times]
 
     def pairs(self, c: Tensor) -> Tensor:
         """E c E^T: (*b, n, n) -> (*b, m, m)."""
