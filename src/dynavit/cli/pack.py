@@ -26,7 +26,7 @@ def pack(
     In Python: `dynavit.runs.pack.pack_folder(data, out)`.
 
     Args:
-        data: folder with train/<class>/image and val/<class>/image, or only <class>/image.
+        data: folder with train/CLASS/image and val/CLASS/image, or only CLASS/image.
         out: folder to write to, new or begun by this command.
         size: shorter side in pixels; JPEG, PNG and WebP files that are smaller are stored as they are.
         quality: of the JPEG files that are written.

@@ -24,6 +24,7 @@ def script(monkeypatch):
     return module
 
 
+@pytest.mark.slow
 def test_the_tables(script, capsys):
     assert script.main(["--device", "cpu", "--batch", "2", "--repeats", "1", "--no-model"]) == 0
     script.check_model(torch.device("cpu"), 1, 1, "test_vit", 32)
