@@ -14,20 +14,12 @@ from dynavit.data.config import DataConfig
 from dynavit.data.imagenet import imagenet_classes
 from dynavit.data.imagenet_labels import imagenet_numbers, with_imagenet_labels
 from dynavit.data.open import open_data
-from dynavit.engine.progress import Progress
 from dynavit.runs.evaluate import evaluate_run
 from dynavit.runs.foreign import BundleSubject, WeightsSubject, asked_of
+from runs.notes import Notes
 
 NAME = "deit_tiny_patch16_224"
 IDS = ("n01440764", "n02102040", "n03888257")  # tench, English springer, parachute: 0, 217, 701
-
-
-class Notes(Progress):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.fixture(scope="module")

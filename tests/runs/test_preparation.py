@@ -18,22 +18,14 @@ from dynavit.data.digits import open_digits
 from dynavit.data.open import open_data
 from dynavit.data.preprocess import preprocess
 from dynavit.deploy.bundle.prepare import prepare
-from dynavit.engine.progress import Progress
 from dynavit.runs.assemble import open_training_data
 from dynavit.runs.preparation import known_preparation, timm_preparation
 from dynavit.runs.subject import Subject
+from runs.notes import Notes
 
 NAME = "vit_tiny_patch16_224"  # its weights at timm are made with mean and std 0.5, and see 0.9 of a photograph
 SMALL = {"embed_dim": 12, "depth": 1, "num_heads": 2, "patch_size": 56}
 HALF = [0.5, 0.5, 0.5]
-
-
-class Notes(Progress):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,9 @@ from dynavit.engine.progress import Progress
 from dynavit.runs.config import from_plain, to_plain
 from dynavit.runs.directory import RunDirectory
 from dynavit.runs.predict import predict_run
+from runs.notes import Notes
 
 TINY = {"epochs": 0.2, "model_options": {"depth": 1, "norm_blocks": 1}}
-
-
-class Notes(Progress):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.fixture(scope="module")

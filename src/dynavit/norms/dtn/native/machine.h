@@ -41,7 +41,6 @@
 /* ---- the compiler ---- */
 
 #define INLINE static inline __attribute__((always_inline))
-#define NOINLINE static __attribute__((noinline))
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 
 /* In front of a loop of constant length. clang unrolls such loops by itself. */
