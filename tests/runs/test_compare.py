@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import yaml
 
 from dynavit.runs.compare import CompareConfig, Watcher, compare, run_config, settings_of
 from dynavit.runs.config import TrainConfig, to_plain
@@ -245,3 +246,66 @@ def test_a_pool_that_broke_twice_gives_up_on_the_runs_under_way(tmp_path, monkey
     failures = module._train_all({"a": None, "b": None}, module.ComparisonDirectory(tmp_path), 2, module.Watcher())
     assert calls == [["a", "b"], ["a", "b"], ["b"]]
     assert list(failures) == ["a"] and "died twice" in failures["a"]
+
+
+# ---- Equal time
+
+
+@pytest.fixture
+def costs_of_steps(monkeypatch):
+    """Ratios in place of measurements: a step of dtn costs 1.25 of ln's, one of rms 0.8. The measured groups are noted."""
+    measured = []
+
+    def costs(contestants, baseline):
+        measured.append(list(contestants))
+        return [{"name": name, "step_ratio": {"ln": 1.0, "dtn": 1.25, "rms": 0.8}[name]} for name in contestants]
+
+    monkeypatch.setattr("dynavit.bench.cost.training_costs", costs)
+    return measured
+
+
+def epochs_of(out, run):
+    return yaml.safe_load((out / run / "config.yaml").read_text())["epochs"]
+
+
+def test_at_equal_time_each_setting_gets_the_epochs_that_fit(tmp_path, costs_of_steps):
+    out = tmp_path / "x"
+    told_by(out, norms=["ln", "dtn", "rms"], seeds=[0], equal="time")
+    assert [epochs_of(out, f"{norm}-seed0") for norm in ("ln", "dtn", "rms")] == [0.2, 0.16, 0.25]
+    summary = json.loads((out / "comparison.json").read_text())
+    assert summary["equal"] == "time"
+    assert {row["name"]: row["epochs"] for row in summary["cost"]} == {"ln": 0.2, "dtn": 0.16, "rms": 0.25}
+    assert costs_of_steps == [["ln", "dtn", "rms"]], "measured once, before training"
+    assert "Settings were trained for equal time" in (out / "report.html").read_text()
+
+
+def test_a_resumed_comparison_keeps_the_measured_costs(tmp_path, costs_of_steps, monkeypatch):
+    out = tmp_path / "x"
+    told_by(out, norms=["ln", "dtn"], seeds=[0], equal="time")
+    told = told_by(out, norms=["ln", "dtn", "rms"], seeds=[0], equal="time")
+    assert told.trained == {"rms-seed0"} and costs_of_steps == [["ln", "dtn"], ["ln", "rms"]]
+    assert epochs_of(out, "rms-seed0") == 0.25
+    monkeypatch.setattr("dynavit.bench.cost.training_costs", lambda *_: pytest.fail("measured again"))
+    assert told_by(out, norms=["ln", "dtn", "rms"], seeds=[0], equal="time").trained == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"equal": "epochs"}, "holds a comparison at equal time; for one at equal epochs choose another --out"),
+        ({"equal": "time", "epochs": 0.4}, "compares at the time of 0.2 epochs of ln, not 0.4"),
+        ({"equal": "time", "baseline": "dtn"}, "at the time of another baseline than dtn"),
+    ],
+)
+def test_a_comparison_at_equal_time_stays_what_it_is(tmp_path, costs_of_steps, options, message):
+    out = tmp_path / "x"
+    told_by(out, norms=["ln", "dtn"], seeds=[0], equal="time")
+    before = (out / "comparison.json").read_bytes()
+    with pytest.raises(ValueError, match=message):
+        told_by(out, norms=["ln", "dtn"], seeds=[0], **options)
+    assert (out / "comparison.json").read_bytes() == before
+
+
+def test_equal_time_decides_the_epochs():
+    with pytest.raises(ValueError, match="take epochs out of --vary"):
+        CompareConfig(equal="time", vary={"epochs": [1, 2]})

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ..common.files import write_json
 from ..common.fits import Range, Seed
@@ -18,6 +18,7 @@ from ..common.lock import BusyError
 from ..common.registry import nearest_match_error
 from .config import TrainConfig, from_plain, to_plain
 from .directory import ComparisonDirectory
+from .equal_time import check_same_equality, costs_at_equal_time
 
 if TYPE_CHECKING:
     from ..common.data import Data
@@ -35,6 +36,9 @@ class CompareConfig(TrainConfig):
         seeds: each setting is trained under all of them.
         vary: further options and their values: --vary '{"lr": [1e-3, 2e-3], "optim.weight_decay": [0.05, 0.3]}'.
         baseline: the norm that differences are taken to; the first if not given.
+        equal: what settings have in common. epochs: all train for --epochs. time: the baseline trains for --epochs, the others
+            for as many as fit into its training time. The cost of a step is measured once, side by side, before the first
+            run, so let nothing else run then.
         title: of the report.
         processes: runs trained at the same time; the cores are shared among them.
     """
@@ -43,6 +47,7 @@ class CompareConfig(TrainConfig):
     seeds: list[Seed] = field(default_factory=lambda: [0, 1, 2])
     vary: dict[str, Any] = field(default_factory=dict)
     baseline: str | None = None
+    equal: Literal["epochs", "time"] = "epochs"
     title: str = "Comparison of normalisers"
     processes: Annotated[int, Range(least=1, most=1024)] = 1
 
@@ -58,6 +63,8 @@ class CompareConfig(TrainConfig):
             self.baseline = self.norms[0]
         if self.baseline not in self.norms:
             raise nearest_match_error("baseline", self.baseline, self.norms)
+        if self.equal == "time" and "epochs" in self.vary:
+            raise ValueError("--equal time decides the epochs of each setting; take epochs out of --vary")
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,11 @@ def settings_of(config: CompareConfig) -> list[Setting]:
     return settings
 
 
-def run_config(config: CompareConfig, setting: Setting, seed: int) -> TrainConfig:
-    """The configuration of one run."""
+def run_config(config: CompareConfig, setting: Setting, seed: int, epochs: float | None = None) -> TrainConfig:
+    """The configuration of one run; `epochs`, if given, are those of its setting."""
     fields = to_plain(TrainConfig())
     plain = {name: value for name, value in to_plain(config).items() if name in fields}
+    plain["epochs"] = epochs or config.epochs
     for name, value in {**setting.values, "seed": seed}.items():
         *groups, last = name.split(".")
         where = plain
@@ -138,16 +146,16 @@ def compare(
     task_of_run(config, data)
     if "model" not in config.vary:
         model_call(config, data)
-    planned = {setting.run_name(seed): run_config(config, setting, seed) for seed in config.seeds for setting in settings}
+    for setting in settings:
+        run_config(config, setting, config.seeds[0])  # so are options that do not fit
     with directory.alone(make=True):
         _prepare(directory, overwrite)
-        return _compare(config, settings, planned, data, directory, watch, command)
+        return _compare(config, settings, data, directory, watch, command)
 
 
 def _compare(
     config: CompareConfig,
     settings: Sequence[Setting],
-    planned: Mapping[str, TrainConfig],
     data: "Data",
     directory: ComparisonDirectory,
     watch: Watcher,
@@ -161,6 +169,7 @@ def _compare(
         "command": command,
         "varied": ["norm", *config.vary],
         "baseline": settings_of_baseline(config, settings).values,
+        "equal": config.equal,
         "settings": [
             {"name": setting.name, "values": setting.values, "runs": [setting.run_name(seed) for seed in config.seeds]}
             for setting in settings
@@ -168,12 +177,25 @@ def _compare(
         "seeds": config.seeds,
         "failures": {},
     }
-    write_json(directory.comparison_file, summary)
+    check_same_equality(directory, config)
     watch.overview(lambda: _overview(config, settings, data, directory.path))
+    epochs: dict[str, float] = {}
+    if config.equal == "time":
+        baseline = settings_of_baseline(config, settings)
+        summary |= costs_at_equal_time(
+            directory, config.epochs, baseline, settings, lambda some: _measure(config, some, data, watch)
+        )
+        epochs = {cost["name"]: cost["epochs"] for cost in summary["cost"]}
+    write_json(directory.comparison_file, summary)
+    planned = {
+        setting.run_name(seed): run_config(config, setting, seed, epochs.get(setting.name))
+        for seed in config.seeds
+        for setting in settings
+    }
     watch.begin(list(planned))
     summary["failures"] = _train_all(planned, directory, config.processes, watch)
-    watch.note("measuring the cost of a step")
-    summary |= _measure(config, settings, data)
+    if config.equal == "epochs":
+        summary |= _measure(config, settings, data, watch)
     write_json(directory.comparison_file, summary)
     return write_report(directory.path)
 
@@ -306,7 +328,7 @@ def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
         os._exit(128 + signal.SIGTERM)
 
 
-def _measure(config: CompareConfig, settings: Sequence[Setting], data: "Data") -> dict[str, Any]:
+def _measure(config: CompareConfig, settings: Sequence[Setting], data: "Data", watch: Watcher) -> dict[str, Any]:
     """Cost of a step of every setting, with its own data, batch and precision, and the machine. Settings that cannot be built
     have none."""
     from ..bench.cost import Contestant, training_costs
@@ -314,6 +336,7 @@ def _measure(config: CompareConfig, settings: Sequence[Setting], data: "Data") -
     from ..engine.processes import Processes
     from .assemble import open_training_data, training_task
 
+    watch.note("measuring the cost of a step")
     contestants = {}
     for setting in settings:
         own = run_config(config, setting, config.seeds[0])

@@ -1,8 +1,8 @@
 """What the files of a run or comparison hold, as far as a page shows it. They may have more."""
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from ...common.fits import AtLeastOne, Count, check_fits
+from ...common.fits import AtLeastOne, Count, Range, check_fits
 
 
 class StoredMetric(TypedDict):
@@ -102,9 +102,11 @@ class StoredSetting(TypedDict):
 
 
 class Cost(TypedDict):
-    """What a setting costs; there is more."""
+    """What a setting costs; there is more. `epochs`: those that fit into the baseline's time, if settings got equal time."""
 
     name: str
+    step_ratio: NotRequired[Annotated[float, Range(above=0)]]
+    epochs: NotRequired[Annotated[float, Range(above=0)]]
 
 
 class ComparisonFile(TypedDict):
@@ -116,6 +118,7 @@ class ComparisonFile(TypedDict):
     created: NotRequired[str]
     command: NotRequired[str]
     baseline: NotRequired[dict[str, Any] | None]
+    equal: NotRequired[Literal["epochs", "time"]]
     seeds: NotRequired[list[int] | None]
     cost: NotRequired[list[Cost] | None]
     machine: NotRequired[dict[str, Any] | None]

@@ -36,7 +36,13 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
 def comparison_header(comparison: Comparison) -> list[str]:
     first = comparison.varied[0] if len(comparison.varied) == 1 else "setting"
     differences = [difference_heading(comparison), "excludes 0"] if comparison.main_metric else []
-    return [first, comparison.shown_metric.heading, "seeds", *differences, "parameters", "GMACs", "time per step"]
+    epochs = ["epochs"] if at_equal_time(comparison) else []
+    return [first, comparison.shown_metric.heading, "seeds", *differences, "parameters", "GMACs", "time per step", *epochs]
+
+
+def at_equal_time(comparison: Comparison) -> bool:
+    """Whether settings were given epochs by their cost, rather than the same number."""
+    return any("epochs" in setting.cost for setting in comparison.settings)
 
 
 def difference_heading(comparison: Comparison) -> str:
@@ -58,6 +64,7 @@ def comparison_rows(comparison: Comparison) -> list[Row]:
             integer_text(setting.cost.get("parameters")),
             number_text(setting.cost.get("gmacs"), ".3g"),
             number_text(setting.cost.get("step_ratio"), ".2f", "×"),
+            *((number_text(setting.cost.get("epochs"), ".4g"),) if at_equal_time(comparison) else ()),
         )
         rows.append(Row(setting.name, setting is best, cells))
     return rows
@@ -80,6 +87,11 @@ def table_notes(comparison: Comparison) -> list[str]:
         notes.append(
             "GMACs are thousand millions of multiply-adds for one image; time per step is that of training"
             + (f", relative to {baseline}." if baseline else ", relative to the baseline.")
+        )
+    if at_equal_time(comparison):
+        notes.append(
+            f"Settings were trained for equal time: as many epochs each as fit into that of {baseline or 'the baseline'}, by "
+            "the time per step measured before the first run."
         )
     if best := best_setting(comparison):
         others = [setting for setting in comparison.settings if setting is not best and comparison.results(setting)]
