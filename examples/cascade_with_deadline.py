@@ -19,13 +19,13 @@ def answer(cascade, image, milliseconds, sure=0.9):
     """(class, confidence, exit) of one image (1, c, h, w). The first exit always runs; a later one is begun only before the
     deadline, so the answer may come late by one exit."""
     end = time.perf_counter() + milliseconds / 1000
-    state = cascade.begin(image)
-    for exit in range(1, len(cascade.exits) + 1):
+    state, exit = cascade.begin(image), 0
+    while True:
         logits, state = cascade.step(state)
+        exit += 1
         confidence, label = logits.softmax(-1)[0].max(-1)
         if confidence >= sure or state is None or time.perf_counter() >= end:
-            break
-    return int(label), float(confidence), exit
+            return int(label), float(confidence), exit
 
 
 def main(epochs=20, milliseconds=5.0, images=100):

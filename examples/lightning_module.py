@@ -33,7 +33,7 @@ class Classifier(LightningModule):
             if hasattr(module, "set_progress"):
                 module.set_progress(self.global_step, total)
 
-    def test_step(self, batch, _):
+    def test_step(self, batch, index):
         images, labels = batch
         self.log("right", (self.model(images).argmax(-1) == labels).float().mean(), prog_bar=True)
 
