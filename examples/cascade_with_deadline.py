@@ -19,13 +19,12 @@ def answer(cascade, image, milliseconds, sure=0.9):
     """(class, confidence, exit) of one image (1, c, h, w). The first exit always runs; a later one is begun only before the
     deadline, so the answer may come late by one exit."""
     end = time.perf_counter() + milliseconds / 1000
-    state, exit = cascade.begin(image), 0
+    state = cascade.begin(image)
     while True:
-        logits, state = cascade.step(state)
-        exit += 1
+        logits, state = cascade.step(state)  # state.exit counts the exits that have run
         confidence, label = logits.softmax(-1)[0].max(-1)
-        if confidence >= sure or state is None or time.perf_counter() >= end:
-            return int(label), float(confidence), exit
+        if confidence >= sure or state.exit == len(cascade.exits) or time.perf_counter() >= end:
+            return int(label), float(confidence), state.exit
 
 
 def main(epochs=20, milliseconds=5.0, images=100):
