@@ -234,3 +234,10 @@ def test_an_unknown_recipe_or_file_gets_the_nearest(recipes, given, nearest):
     (recipes / "mine.yaml").write_text("lr: 0.75")
     with pytest.raises(ValueError, match=f"unknown recipe or file '{given}'. Did you mean .*{nearest}"):
         parsed("x", "--config", given)
+
+
+def test_a_file_names_no_code(tmp_path):
+    """A configuration file may come from anywhere; a plug-in is Python that would be run."""
+    (tmp_path / "c.yaml").write_text("plugin: [mine.py]\n")
+    with pytest.raises(ValueError, match="names no plug-ins.*give --plugin FILE.py beside it"):
+        parse("--config", str(tmp_path / "c.yaml"))

@@ -103,6 +103,8 @@ def parse_options(function: Callable[..., None], words: Sequence[str], prog: str
         if stray:
             raise ValueError(f"{prog}: got {stray[1]!r} behind an option. Usage: {_usage(function, prog)}") from error
         raise ValueError(_one_line(error, prog, list(types))) from error
+    if parsed.plugin is not None:  # words that name one are taken out before
+        raise ValueError("a configuration file names no plug-ins, for it must not run code: give --plugin FILE.py beside it")
     options = {name: parsed[name] for name in inspect.signature(function).parameters if name not in flat}
     for name, hint in get_type_hints(function, include_extras=True).items():
         if name in options and options[name] != inspect.signature(function).parameters[name].default:
