@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from .runs.analyze import analyze_runs as analyze_runs
     from .runs.config import TrainConfig as TrainConfig
     from .runs.evaluate import evaluate_run as evaluate_run
+    from .runs.hub import push_to_hub as push_to_hub
     from .runs.model_files import load as load
     from .runs.model_files import load_released as load_released
+    from .runs.repository import save_pretrained as save_pretrained
     from .runs.robustness import evaluate_robust as evaluate_robust
     from .runs.train import train_run as train_run
     from .tasks.image import ImageTask as ImageTask
@@ -78,11 +80,13 @@ _HOMES = {
     "look_inside": ".analysis.inside.look",
     "parameter_groups": ".engine.optimiser",
     "plan_swap": ".convert",
+    "push_to_hub": ".runs.hub",
     "recalibrate": ".norms",
     "register_data": ".data.open",
     "register_model": ".models",
     "register_norm": ".norms",
     "register_task": ".tasks.table",
+    "save_pretrained": ".runs.repository",
     "save_swapped": ".convert",
     "swap_norms": ".convert",
     "train_run": ".runs.train",
@@ -116,11 +120,13 @@ __all__ = [
     "look_inside",
     "parameter_groups",
     "plan_swap",
+    "push_to_hub",
     "recalibrate",
     "register_data",
     "register_model",
     "register_norm",
     "register_task",
+    "save_pretrained",
     "save_swapped",
     "swap_norms",
     "train_run",

@@ -124,18 +124,22 @@ def create_model(
         where: which norms `swap_norms` replaces. Our models say it with `norm_blocks` and the like.
         options: what the model takes: num_classes, img_size, drop_path_rate, ...
     """
-    if name in MODELS:
-        given = {"norm": norm, "norm_options": norm_options, "where": where}
-        return _entry(name)(**{key: value for key, value in given.items() if value is not None}, **options)
+    given = {"norm": norm, "norm_options": norm_options, "where": where}
+    asked = {key: value for key, value in given.items() if value is not None}
+    model = _entry(name)(**asked, **options) if name in MODELS else _of_timm(name, asked, options)
+    model.created_by = {"name": name, **asked, **options}  # type: ignore[assignment] # for `save_pretrained`
+    return model
+
+
+def _of_timm(name: str, swap: dict[str, Any], options: dict[str, Any]) -> nn.Module:
+    """A model of timm, with its norms replaced if any of `SWAP_OPTIONS` is given."""
     ensure_torchvision()
     import timm
 
     if not name.startswith(_SOURCES):
         timm_entry(name)
     model: nn.Module = timm.create_model(name, **options)
-    if (norm, norm_options, where) == (None, None, None):
-        return model
-    return _swapped(name, model, norm, norm_options, where, trained=bool(options.get("pretrained")))
+    return _swapped(name, model, **swap, trained=bool(options.get("pretrained"))) if swap else model
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -109,8 +109,13 @@ class ModelCard:
         if not path.is_file():
             what = "is not a directory" if not run.is_dir() else f"has no {path.name}, so it is not a run of `dynavit train`"
             raise ValueError(f"{run} {what}")
-        card = read_json(path, cls)
+        return cls.of_json(read_json(path), path)
+
+    @classmethod
+    def of_json(cls, card: dict[str, Any], path: Path) -> "ModelCard":
+        """The card of a file's content; errors name the file."""
         try:
+            check_fits(cls, card)
             check_fits(StoredModel, card["model"], "model")
             _check_outputs(card)
             if card["preprocess"].get("kind") in KINDS:  # a data set of the user's own may describe it in its own way
@@ -140,16 +145,20 @@ def load(
     *,
     trust_pt2: bool = False,
 ) -> nn.Module:
-    """The model of a run directory or a bundle, in evaluation mode.
+    """The model of a run directory, a bundle, or a folder or hub id of `save_pretrained`, in evaluation mode.
 
     A bundle gives a module without parameters that answers like the model it was exported from; `.bundle` is the rest.
 
     Args:
-        path: the `--out` of `dynavit train`, `dynavit fold` or `dynavit export`.
+        path: the `--out` of `dynavit train`, `dynavit fold` or `dynavit export`, the folder of `save_pretrained`, or owner/name
+            on the Hugging Face hub, whose files are downloaded once.
         checkpoint: the end of the training, or where validation was best.
         weights: "ema" are the averaged ones; by default those, if the run kept any.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it. Other files run none.
     """
+    from .hub import fetch, looks_like_hub_id
+    from .repository import is_repository, load_repository
+
     run = Path(path)
     if is_bundle(run):
         if (checkpoint, weights) != ("last", None):
@@ -158,6 +167,10 @@ def load(
         from ..deploy.bundle.runner import load_bundle
 
         return BundleModel(load_bundle(run, trust_pt2=trust_pt2)).eval()
+    if is_repository(run) or (not run.exists() and looks_like_hub_id(str(path))):
+        if (checkpoint, weights) != ("last", None):
+            raise ValueError(f"{path} holds one set of weights; choose them when you save a run")
+        return load_repository(run if run.exists() else fetch(str(path)))
     return load_with_source(run, checkpoint, weights)[0]
 
 
@@ -169,7 +182,6 @@ def load_with_source(
     Both are of the same checkpoint, also where the run is training and makes new ones.
     """
     from ..engine.checkpoint import EMA, MODEL, read_manifest, read_weights, unmoved, verify_checkpoint
-    from ..models.stored_call import build_stored
 
     card = ModelCard.read(run)
     card.require_guests(run, "norm", "model")
@@ -191,6 +203,13 @@ def load_with_source(
         return read_weights(directory, file), file, source
 
     state, file, source = unmoved(directory, read)
+    return fill_model(card, state, RunDirectory(run).card_file, directory / file), source
+
+
+def fill_model(card: ModelCard, state: Mapping[str, Tensor], card_file: Path, weights_file: Path) -> nn.Module:
+    """The model of a card with these weights, in evaluation mode; errors name the files that both come from."""
+    from ..models.stored_call import build_stored
+
     try:
         model = build_stored(card.model)
         if card.fold is not None:
@@ -198,13 +217,13 @@ def load_with_source(
 
             model = folded_structure(model, card.fold, card.input_size)
     except ValueError as error:
-        raise ValueError(f"{RunDirectory(run).card_file}: {error}") from error
+        raise ValueError(f"{card_file}: {error}") from error
     model.to(next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(f"{directory / file} does not fit the model of {RunDirectory(run).card_file}: {error}") from error
-    return model.eval(), source
+        raise ValueError(f"{weights_file} does not fit the model of {card_file}: {error}") from error
+    return model.eval()
 
 
 def load_released(path: str | PathLike[str], arch: str | None = None, norm: str | None = None, **options: Any) -> nn.Module:
