@@ -8,7 +8,7 @@ JOBS   ?= 2
 ARGS   ?=
 PYTEST  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
-.PHONY: help install test test-all lint format quickstart bench
+.PHONY: docs help install test test-all lint format quickstart bench
 
 help:
 	@echo 'make test        the default tests (ARGS="-k name" narrows them)'
@@ -16,6 +16,7 @@ help:
 	@echo 'make lint        ruff and mypy'
 	@echo 'make format      let ruff rewrite what it can'
 	@echo 'make quickstart  train and compare the normalisers on the built-in digits, page in runs/quickstart/report.html'
+	@echo 'make docs        the documentation site, build/site/html/index.html'
 	@echo 'make bench       measure the normalisers against LayerNorm, result in runs/bench'
 
 install: $(VENV)/.installed
@@ -38,11 +39,14 @@ format: $(VENV)/.installed
 quickstart: $(VENV)/.installed
 	$(BIN)/dynavit compare --config quickstart --out runs/quickstart
 
+docs: $(VENV)/.installed
+	$(BIN)/python docsite/build.py
+
 bench: $(VENV)/.installed
 	$(BIN)/dynavit bench norms --repeats 40 --out runs/bench/norms.json
 
 # The extras are those the tests use. An existing environment is kept and brought up to date.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,examples,export,gpu,robust]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,examples,export,gpu,robust]'
 	@touch $@
