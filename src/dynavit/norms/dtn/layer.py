@@ -10,12 +10,12 @@ from ..contract import Grid, Norm
 from ..factory import register_norm
 from ..linear_share import LinearShares, linear_share, project_share
 from .direct import can_be_direct, normalise_directly
+from .extents import top_left
 from .init import local_position
 from .kernels import grid_kernels, offset_kernel
 from .math import Layout, Operands
 from .native.kernel import FIXED, LOGIT, SHARE, Mixing, Parameters
 from .op import normalise_tokens
-from .right_padded import right_padded
 from .token_grid import resolve_grid
 
 # 1-D sequences up to this length use the whole (t, t) kernel; longer ones a band.
@@ -161,18 +161,18 @@ class DynamicTokenNorm(LinearShares, Norm):
 
     def transform_masked(self, x: Tensor, grid: Grid | None, mask: Tensor) -> Tensor:
         layout = self.layout(x.shape[1], grid)
-        # C never reads the padding of sequences, so it need not be cleared, and writes zeros there.
-        lengths = right_padded(mask, layout)
-        if lengths is not None and (y := self._direct(x, layout, lengths)) is not None:
+        # C never reads padding behind a rectangle of real tokens, so it need not be cleared, and writes zeros there.
+        extents = top_left(mask, layout)
+        if extents is not None and (y := self._direct(x, layout, extents)) is not None:
             return y
         return super().transform_masked(x, grid, mask)
 
-    def _direct(self, x: Tensor, layout: Layout, lengths: Tensor | None) -> Tensor | None:
+    def _direct(self, x: Tensor, layout: Layout, extents: Tensor | None) -> Tensor | None:
         """The result of the C kernel, if this call may go there without the dispatcher."""
         if self.backend != "auto" or self.average == "uniform" or layout.pool != 1:
             return None
         parameters, mixing = self._as_they_are()
-        return normalise_directly(x, parameters, mixing, layout, lengths) if can_be_direct(x, parameters) else None
+        return normalise_directly(x, parameters, mixing, layout, extents) if can_be_direct(x, parameters) else None
 
     def _as_they_are(self) -> tuple[Parameters, Mixing]:
         """The layer's own numbers for the C kernel, and how they are meant."""

@@ -22,7 +22,7 @@ class Operands(NamedTuple):
     lam_mean: Tensor  # (h)
     lam_var: Tensor  # (h)
     position: Tensor | None  # (h, 3), in 1-D (h, 2); None: P = 1/t
-    lengths: Tensor | None = None  # (b) real tokens of sequences padded on the right; only the C kernel takes it
+    extents: Tensor | None = None  # (b, 2) real rows and columns in the top-left corner; only the C kernel takes it
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,27 @@ def position_moments(
         split = both.unflatten(-1, (heads, x.shape[-1] // heads))
         mean, second = torch.einsum("bhij,sbjhd->sbihd", kernel, split).flatten(-2)
         return mean, second, None
-    cut = kernel_cut(x.dtype) if mask is None else MASKED_CUT
-    kernels = [kernel.to(x.dtype) for kernel in grid_kernels(position, layout.grid, layout.radius, cut)]
+    if mask is not None:
+        return _masked_grid_moments(both, position, layout, mask)
+    kernels = [kernel.to(x.dtype) for kernel in grid_kernels(position, layout.grid, layout.radius, kernel_cut(x.dtype))]
     mean, second = mix_separable(both, kernels, layout.grid)
-    if mask is None:
-        return mean, second, None
-    mass = mix_separable(mask[..., None].expand(*mask.shape, heads).to(x.dtype), kernels, layout.grid)
-    mass = mass.repeat_interleave(x.shape[-1] // heads, -1)
+    return mean, second, None
+
+
+def _masked_grid_moments(both: Tensor, position: Tensor, layout: Layout, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """P(m x) / P(m) of x and x^2 (2, b, t, c), and where P(m) is large enough to divide by.
+
+    Each sample's kernels give no weight to rows and columns without a real token, which the ratio does not notice. But where
+    the real tokens fill a rectangle, as an image does in a padded batch, P(m) is then 1 in every row, however far into the
+    padding a head would look: the statistics are those of the image alone.
+    """
+    heads, channels = position.shape[0], both.shape[-1]
+    grid_mask = mask.unflatten(1, layout.grid)
+    real = (grid_mask.any(2), grid_mask.any(1))  # (b, rows), (b, cols)
+    kernels = [k.to(both.dtype) for k in grid_kernels(position, layout.grid, layout.radius, MASKED_CUT, real)]
+    mean, second = mix_separable(both, kernels, layout.grid)
+    mass = mix_separable(mask[..., None].expand(*mask.shape, heads).to(both.dtype), kernels, layout.grid)
+    mass = mass.repeat_interleave(channels // heads, -1)
     seen = mass > LEAST_MASS
     mass = torch.where(seen, mass, 1.0)
     return mean / mass, second / mass, seen

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..contract import Grid
+from ..contract import Grid, Norm
 from ..factory import register_norm
 from .layer import DynamicTokenNorm
 from .math import Layout
@@ -65,6 +65,9 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
         heads = x.unflatten(-1, (self.heads, -1))
         u = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + self.eps)
         return super().transform(u.reshape(x.shape), grid, mask)
+
+    def transform_masked(self, x: Tensor, grid: Grid | None, mask: Tensor) -> Tensor:
+        return Norm.transform_masked(self, x, grid, mask)  # every way goes through `transform`
 
     def layout(self, tokens: int, grid: Grid | None) -> Layout:
         layout = super().layout(tokens, grid)

@@ -15,7 +15,7 @@ from ..math import Layout, Operands
 from . import gate, launch
 from .configuration import blocks
 
-_OPERANDS = len(Operands._fields) - 1  # without `lengths`
+_OPERANDS = len(Operands._fields) - 1  # without `extents`
 _ARGUMENTS = (
     "Tensor x, Tensor? weight, Tensor? bias, Tensor lam_mean, Tensor lam_var, Tensor position, Tensor? mask, "
     "int[] grid, int prefix, int radius, int ddof, float eps"

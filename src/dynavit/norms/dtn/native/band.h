@@ -12,10 +12,19 @@ typedef struct {
     int radius;           /* -1: no limit */
 } Score;
 
+#define SHORTEST_RUN 8 /* that is worth a way of its own */
+
+/* Rows from <= i < to that hold the same weights at the same offsets. */
 typedef struct {
-    int n, width;       /* rows; room per row */
-    int *first, *count; /* P[i][first[i] + k] = p[i * width + k] for k < count[i]; all else is 0 */
-    double *p;
+    int from, to;
+} Run;
+
+typedef struct {
+    int n, width, reach; /* rows; room per row; the largest offset */
+    int *first, *count;  /* P[i][first[i] + k] = band_row(i)[k] for k < count[i]; all else is 0 */
+    int *place;          /* of each row in p: rows away from the borders share one */
+    double *p;           /* (places, width) */
+    Run run;             /* around the middle row; empty if it is short */
 } Band;
 
 static inline double score_at(const Score *score, int d) {
@@ -27,9 +36,15 @@ static inline int band_width(int n, int radius) {
 }
 
 static inline double *band_row(const Band *band, int i) {
-    return band->p + (size_t)i * band->width;
+    return band->p + (size_t)band->place[i] * band->width;
 }
 
+static inline double band_at(const Band *band, int i, int j) {
+    int k = j - band->first[i];
+    return k >= 0 && k < band->count[i] ? band_row(band, i)[k] : 0;
+}
+
+/* Numbers in a gradient of P: one for each entry of (rows, width). */
 static inline long band_size(const Band *band) { return (long)band->n * band->width; }
 
 /* exp(score - highest) by offset d = -reach..reach, so that rows need no exponentials of their own.
@@ -86,20 +101,57 @@ static void band_fill_row(Band *band, int i, int from, int to, const Score *scor
 
 static void band_free(Band *band) { free(band->p); }
 
+static int band_same(const Band *band, int i, int j) {
+    if (band->place[i] == band->place[j]) return 1;
+    return band->first[i] - i == band->first[j] - j && band->count[i] == band->count[j] &&
+           !memcmp(band_row(band, i), band_row(band, j), band->count[i] * sizeof(double));
+}
+
+static inline int in_run(const Band *band, int i) {
+    return i >= band->run.from && i < band->run.to;
+}
+
+static Run band_run(const Band *band) {
+    int middle = band->n / 2;
+    Run run = {middle, middle + 1};
+    while (run.from > 0 && band_same(band, run.from - 1, middle)) run.from--;
+    while (run.to < band->n && band_same(band, run.to, middle)) run.to++;
+    return run.to - run.from < SHORTEST_RUN ? (Run){0, 0} : run;
+}
+
+/* Rows of the transposed band that hold the same weights: those that only rows of the run see. May
+   be empty, with to <= from. */
+static Run band_run_transposed(const Band *band) {
+    Run run = band->run;
+    if (run.from == run.to) return run;
+    int low = band->first[run.from] - run.from, high = low + band->count[run.from] - 1;
+    Run columns = {run.from + high, run.to + low};
+    for (int i = 0; i < run.from; i++) {
+        int end = band->first[i] + band->count[i];
+        if (end > columns.from) columns.from = end;
+    }
+    for (int i = run.to; i < band->n; i++)
+        if (band->first[i] < columns.to) columns.to = band->first[i];
+    return columns;
+}
+
 /* Returns 0 if memory is short; the band must be freed in either case. */
 static int band_make(Band *band, const Score *score, int n) {
     band->n = n;
     band->width = band_width(n, score->radius);
-    band->p = malloc(band_size(band) * sizeof(double) + 2 * n * sizeof(int)); /* in one piece */
+    size_t numbers = (size_t)(band->width < n ? band->width : n) * band->width;
+    band->p = malloc(numbers * sizeof(double) + 3 * n * sizeof(int)); /* in one piece */
     ExpTable table;
     if (!band->p || !exp_table_make(&table, score, n)) return 0;
-    band->first = (int *)(band->p + band_size(band));
+    band->first = (int *)(band->p + numbers);
     band->count = band->first + n;
-    int reach = table.reach;
-    for (int i = 0, known_from = 1, known_to = 0; i < n; i++) {
+    band->place = band->count + n;
+    int reach = band->reach = table.reach;
+    for (int i = 0, places = 0, known_from = 1, known_to = 0; i < n; i++) {
         int from = i < reach ? -i : -reach, to = n - 1 - i < reach ? n - 1 - i : reach;
-        if (from == known_from && to == known_to) { /* rows away from the borders are the same */
-            memcpy(band_row(band, i), band_row(band, i - 1), band->width * sizeof(double));
+        int known = from == known_from && to == known_to; /* as all rows away from the borders */
+        band->place[i] = known ? band->place[i - 1] : places++;
+        if (known) {
             band->first[i] = band->first[i - 1] + 1;
             band->count[i] = band->count[i - 1];
             continue;
@@ -108,42 +160,15 @@ static int band_make(Band *band, const Score *score, int n) {
         band_fill_row(band, i, from, to, score, &table);
     }
     free(table.weight);
+    band->run = band_run(band);
     return 1;
 }
 
-/* Rows from <= i < to that hold the same weights at the same offsets. */
-typedef struct {
-    int from, to;
-} Run;
-
-static int band_same(const Band *band, int i, int j) {
-    return band->first[i] - i == band->first[j] - j && band->count[i] == band->count[j] &&
-           !memcmp(band_row(band, i), band_row(band, j), band->count[i] * sizeof(double));
-}
-
-/* The run around the middle row, cut to whole blocks, of which block q begins at row[q]; empty if
-   to <= from. */
-static Run band_run(const Band *band, const int *row, int blocks) {
-    int middle = band->n / 2, from = middle, to = middle + 1, first = 0, last = blocks;
-    while (from > 0 && band_same(band, from - 1, middle)) from--;
-    while (to < band->n && band_same(band, to, middle)) to++;
-    while (first < blocks && row[first] < from) first++;
-    while (last > 0 && row[last] > to) last--;
-    return (Run){row[first], row[last]};
-}
-
-static inline int in_run(Run run, int i) { return i >= run.from && i < run.to; }
-
-/* The next row with an entry of its own in a gradient of P: the first row of a run stands for all
-   of them. */
-static inline int next_row(int i, Run run) {
-    return i == run.from && run.to > run.from ? run.to : i + 1;
-}
-
-/* Adds the gradients of `square` and `slope`, given that of P's entries (laid out as band->p). */
-static void band_backward(const Band *band, const double *grad_p, Run run, double *grad_square,
+/* Adds the gradients of `square` and `slope`, given that of P's entries (rows, width); that of the
+   run's first row is the sum over all rows of the run. */
+static void band_backward(const Band *band, const double *grad_p, double *grad_square,
                           double *grad_slope) {
-    for (int i = 0; i < band->n; i = next_row(i, run)) {
+    for (int i = 0; i < band->n; i = in_run(band, i) ? band->run.to : i + 1) {
         const double *p = band_row(band, i), *g = grad_p + (size_t)i * band->width;
         double inner = 0;
         for (int k = 0; k < band->count[i]; k++) inner += p[k] * g[k];

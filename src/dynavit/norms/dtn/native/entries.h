@@ -20,7 +20,7 @@
 #include "forward.h"
 
 static Input input_of(const Call *c, int64_t threads, const REAL *x, const REAL *weight,
-                      const REAL *bias, const Mixture *mixture, const int64_t *lengths) {
+                      const REAL *bias, const Mixture *mixture, const int64_t *extents) {
     return (Input){c->samples,
                    c->prefix,
                    c->rows,
@@ -38,19 +38,19 @@ static Input input_of(const Call *c, int64_t threads, const REAL *x, const REAL 
                    mixture->mean,
                    mixture->var,
                    mixture->position,
-                   lengths};
+                   extents};
 }
 
 /* moments (samples, tokens, 2) and y are written. */
 int ENTRY(dtn_forward)(const Call *call, int64_t threads, const REAL *x, const REAL *weight,
                        const REAL *bias, const void *mean, const void *var, const void *position,
-                       const int64_t *lengths, double *moments, REAL *y) {
+                       const int64_t *extents, double *moments, REAL *y) {
     Mixture mixture;
     Job job = {0};
     int done = mixture_make(&mixture, call->heads);
     if (done) {
         read_mixture(call, mean, var, position, &mixture);
-        Input in = input_of(call, threads, x, weight, bias, &mixture, lengths);
+        Input in = input_of(call, threads, x, weight, bias, &mixture, extents);
         done = job_begin(&job, &in, moments, 0) && forward(&job, y);
         job_end(&job);
     }
@@ -65,7 +65,7 @@ static void write_reals(const double *from, long count, REAL *to) {
 /* All gradients are written; those of parameters may be NULL. */
 int ENTRY(dtn_backward)(const Call *call, int64_t threads, const REAL *x, const REAL *weight,
                         const REAL *bias, const void *mean, const void *var, const void *position,
-                        const int64_t *lengths, double *moments, const REAL *grad_y, REAL *grad_x,
+                        const int64_t *extents, double *moments, const REAL *grad_y, REAL *grad_x,
                         REAL *grad_weight, REAL *grad_bias, void *grad_mean, void *grad_var,
                         void *grad_position) {
     Mixture mixture, slope;
@@ -76,7 +76,7 @@ int ENTRY(dtn_backward)(const Call *call, int64_t threads, const REAL *x, const 
     done = done && affine;
     if (done) {
         read_mixture(call, mean, var, position, &mixture);
-        Input in = input_of(call, threads, x, weight, bias, &mixture, lengths);
+        Input in = input_of(call, threads, x, weight, bias, &mixture, extents);
         Gradients grad = {grad_x, affine, affine + channels, slope.mean, slope.var, slope.position};
         done = job_begin(&job, &in, moments, 1) && backward(&job, grad_y, &grad);
         job_end(&job);

@@ -4,13 +4,15 @@
 #include "kernel_gradient.h"
 #include "tile.h"
 
-/* Moves a block to coordinates in which each channel has mean 0, and squares it: second moments of
-   centred numbers do not cancel. Returns the centre, relative to `reference`. No result depends on
-   the exact centre. */
+/* Moves a block to coordinates in which each channel has a mean near 0, and squares it: second
+   moments of centred numbers do not cancel. Returns the centre, relative to `reference`. No result
+   depends on the exact centre, so that of some tokens is enough. */
 static V centre_block(V *x, V *xx, long tokens, REAL reference) {
-    V origin = x[0], partial[4] = {{0}, {0}, {0}, {0}};
-    for (long t = 0; t < tokens; t++) partial[t & 3] += x[t] - origin;
-    V centre = origin + (partial[0] + partial[1] + partial[2] + partial[3]) / (REAL)tokens;
+    long step = tokens < 64 ? 1 : 3, count = 0; /* no side of a usual grid is a multiple of 3 */
+    V origin = x[0], even = {0}, odd = {0};
+    for (long t = 0; t < tokens; t += 2 * step, count++) even += x[t] - origin;
+    for (long t = step; t < tokens; t += 2 * step, count++) odd += x[t] - origin;
+    V centre = origin + (even + odd) / (REAL)count;
     for (long t = 0; t < tokens; t++) {
         x[t] -= centre;
         xx[t] = x[t] * x[t];
