@@ -52,6 +52,7 @@ static inline long band_size(const Band *band) { return (long)band->n * band->wi
 typedef struct {
     int reach, usable;
     double highest, *weight; /* weight[d + reach] */
+    double least;            /* exponent of the cut */
 } ExpTable;
 
 static int exp_table_make(ExpTable *table, const Score *score, int n) {
@@ -63,6 +64,7 @@ static int exp_table_make(ExpTable *table, const Score *score, int n) {
         if (here < lowest) lowest = here;
     }
     *table = (ExpTable){.reach = reach, .usable = highest - lowest < 600, .highest = highest};
+    table->least = log(score->cut);
     table->weight = malloc((2 * reach + 1) * sizeof(double));
     if (!table->weight) return 0;
     for (int d = -reach; table->usable && d <= reach; d++)
@@ -81,10 +83,11 @@ static void band_fill_row(Band *band, int i, int from, int to, const Score *scor
     double scale = table->usable ? exp(table->highest - top) : 0;
     int low = to + 1, high = from - 1; /* first and last offset whose weight is not cut */
     for (int d = from; d <= to; d++) {
-        /* The stored score: computed again it could be fused and rounded differently from `top`. */
-        double weight =
-            table->usable ? table->weight[d + table->reach] * scale : exp(p[d - from] - top);
-        if (weight < score->cut) weight = 0; /* the row's largest weight is 1 */
+        /* The stored score: computed again it could be fused and rounded differently from `top`.
+           The row's largest weight is 1, so most of a long row needs no exponential. */
+        double below = p[d - from] - top, weight = 0;
+        if (!(below < table->least))
+            weight = table->usable ? table->weight[d + table->reach] * scale : exp(below);
         p[d - from] = weight;
         sum += weight;
         if (weight > 0) {
@@ -112,8 +115,9 @@ static inline int in_run(const Band *band, int i) {
 }
 
 static Run band_run(const Band *band) {
-    int middle = band->n / 2;
+    int middle = band->n / 2, beside = band->n - band->reach;
     Run run = {middle, middle + 1};
+    if (band->reach < beside) run = (Run){band->reach, beside}; /* share a place */
     while (run.from > 0 && band_same(band, run.from - 1, middle)) run.from--;
     while (run.to < band->n && band_same(band, run.to, middle)) run.to++;
     return run.to - run.from < SHORTEST_RUN ? (Run){0, 0} : run;

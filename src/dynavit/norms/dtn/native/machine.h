@@ -37,7 +37,7 @@
 #endif
 #define OFFSETS 8           /* offsets at once in the gradient of a run of rows */
 #define TOKENS_AT_ONCE 4    /* in sums over channels; a power of two */
-#define CACHE_BYTES 1500000 /* of the second-level cache, for a tile and its scratch memory */
+#define CACHE_BYTES 2500000 /* of the second-level cache, for a tile and its scratch memory */
 #define LINE_BYTES 64       /* of the cache */
 #define UNITS_OF_THREAD 4   /* units of work for each thread, if there are so many tiles */
 #define MOST_SAMPLES 16     /* of a unit */
