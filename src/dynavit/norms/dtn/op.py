@@ -24,7 +24,7 @@ from .gpu.op import normalise_on_gpu
 from .gpu.supports import supports
 from .math import Layout, Operands, token_norm
 from .native import build, kernel
-from .native.kernel import Mixing, Parameters
+from .native.kernel import Mixing, Parameters, has_native_form
 
 
 def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
@@ -47,7 +47,7 @@ def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = N
 
 
 def _has_native_form(operands: Operands, layout: Layout) -> bool:
-    return operands.position is not None and layout.pool == 1 and operands.x.is_cpu
+    return operands.position is not None and has_native_form(layout) and operands.x.is_cpu
 
 
 # ---- plain torch ----

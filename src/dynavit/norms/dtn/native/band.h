@@ -1,5 +1,6 @@
 /* Positional kernels along one axis, in double for every number type of the tokens:
-   P[i][j] = softmax over j of square (j-i)^2 + slope (j-i), |j-i| <= radius. */
+   P[i][j] = softmax over j of square (j-i)^2 + slope (j-i), |j-i| <= radius; the last source may
+   count less than the others. */
 #pragma once
 
 #include <math.h>
@@ -9,6 +10,7 @@
 typedef struct {
     double square, slope; /* factors of d^2 and of d = j - i */
     double cut;           /* weights below this share of their row's largest become 0 */
+    double last;          /* share of the last source: of its tokens that are there */
     int radius;           /* -1: no limit */
 } Score;
 
@@ -88,6 +90,7 @@ static void band_fill_row(Band *band, int i, int from, int to, const Score *scor
         double below = p[d - from] - top, weight = 0;
         if (!(below < table->least))
             weight = table->usable ? table->weight[d + table->reach] * scale : exp(below);
+        if (i + d == band->n - 1) weight *= score->last;
         p[d - from] = weight;
         sum += weight;
         if (weight > 0) {
@@ -115,7 +118,7 @@ static inline int in_run(const Band *band, int i) {
 }
 
 static Run band_run(const Band *band) {
-    int middle = band->n / 2, beside = band->n - band->reach;
+    int middle = band->n / 2, beside = band->n - band->reach - 1;
     Run run = {middle, middle + 1};
     if (band->reach < beside) run = (Run){band->reach, beside}; /* share a place */
     while (run.from > 0 && band_same(band, run.from - 1, middle)) run.from--;
@@ -154,6 +157,7 @@ static int band_make(Band *band, const Score *score, int n) {
     for (int i = 0, places = 0, known_from = 1, known_to = 0; i < n; i++) {
         int from = i < reach ? -i : -reach, to = n - 1 - i < reach ? n - 1 - i : reach;
         int known = from == known_from && to == known_to; /* as all rows away from the borders */
+        known = known && (i + to < n - 1 || score->last == 1);
         band->place[i] = known ? band->place[i - 1] : places++;
         if (known) {
             band->first[i] = band->first[i - 1] + 1;

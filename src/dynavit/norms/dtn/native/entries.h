@@ -9,8 +9,8 @@
    From the bottom up: machine.h (processor, compiler), memory.h, simd.h (vectors), band.h
    (positional kernels), blocks.h (their rows in blocks), panel.h (kernels packed for the product,
    and the product), axis.h (a kernel in every form), kernel_gradient.h, call.h (a call from
-   Python), job.h (the input of a call), tile.h (a part of its tokens), filter.h (the product over
-   a tile), forward.h and backward.h (the passes over all tiles).
+   Python), job.h (the input of a call), tile.h (a part of its tokens), cells.h (pooling), filter.h
+   (the product over a tile), forward.h and backward.h (the passes over all tiles).
 
    Included by a file that defines REAL, REAL_BYTES and ENTRY. The entries are called through ctypes
    and return 0, or 1 if there was not enough memory. */
@@ -21,23 +21,9 @@
 
 static Input input_of(const Call *c, int64_t threads, const REAL *x, const REAL *weight,
                       const REAL *bias, const Mixture *mixture, const int64_t *extents) {
-    return (Input){c->samples,
-                   c->prefix,
-                   c->rows,
-                   c->cols,
-                   c->channels,
-                   c->heads,
-                   c->radius,
-                   c->ddof,
-                   threads,
-                   c->eps,
-                   c->cut,
-                   x,
-                   weight,
-                   bias,
-                   mixture->mean,
-                   mixture->var,
-                   mixture->position,
+    return (Input){c->samples, c->prefix, c->rows, c->cols,       c->channels,  c->heads,
+                   c->pool,    c->radius, c->ddof, threads,       c->eps,       c->cut,
+                   x,          weight,    bias,    mixture->mean, mixture->var, mixture->position,
                    extents};
 }
 

@@ -7,6 +7,7 @@
 /* The input of a call. Arrays are contiguous and row-major. */
 typedef struct {
     long samples, prefix, rows, cols, channels, heads;
+    long pool;   /* side of the cells whose averages are filtered; 1: the tokens themselves */
     long radius; /* weights beyond this offset are 0; -1: no limit */
     long ddof;   /* the intra-token variance is divided by channels - ddof */
     long threads;
@@ -26,6 +27,17 @@ typedef struct {
 static inline Extent extent_of(const Input *in, long sample) {
     if (!in->extents) return (Extent){in->rows, in->cols};
     return (Extent){in->extents[2 * sample], in->extents[2 * sample + 1]};
+}
+
+/* Cells along an axis, and the share of the last one's tokens that are real. */
+typedef struct {
+    long count;
+    double last;
+} Cells;
+
+static inline Cells cells_of(long tokens, long pool) {
+    long count = (tokens + pool - 1) / pool;
+    return (Cells){count, (double)(tokens - (count - 1) * pool) / pool};
 }
 
 /* `vertical` kernels run over rows, `horizontal` ones over columns. */
@@ -59,12 +71,13 @@ static int job_begin(Job *job, const Input *in, double *moments, int backward) {
     for (long k = 0; k < axes; k++) {
         const double *a = in->position + 3 * (k % in->heads);
         Extent real = extent_of(in, k / in->heads);
-        Score vertical = {a[0], a[2], in->cut, in->radius};
-        Score horizontal = {a[0], a[1], in->cut, in->radius};
+        Cells down = cells_of(real.rows, in->pool), across = cells_of(real.cols, in->pool);
+        Score vertical = {a[0], a[2], in->cut, down.last, in->radius};
+        Score horizontal = {a[0], a[1], in->cut, across.last, in->radius};
         if (!real.rows) continue; /* padding alone */
-        failed |= !axis_make(job->vertical + k, &vertical, real.rows, backward);
+        failed |= !axis_make(job->vertical + k, &vertical, down.count, backward);
         if (in->cols > 1)
-            failed |= !axis_make(job->horizontal + k, &horizontal, real.cols, backward);
+            failed |= !axis_make(job->horizontal + k, &horizontal, across.count, backward);
     }
     return !failed;
 }

@@ -55,7 +55,7 @@ class _Call(ctypes.Structure):
     """`Call` of call.h: the same fields in the same order."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("samples", "prefix", "rows", "cols", "channels", "heads")),
+        *((name, ctypes.c_int64) for name in ("samples", "prefix", "rows", "cols", "channels", "heads", "pool")),
         *(
             (name, ctypes.c_int64)
             for name in ("radius", "ddof", "position_numbers", "parameter_bytes", "mean_kind", "var_kind")
@@ -95,6 +95,11 @@ def backward(
         return tuple(None if part is None else part.zero_() for part in grads)
     _run("dtn_backward", x, parameters, mixing, layout, extents, moments, grad, *grads)
     return tuple(grads)
+
+
+def has_native_form(layout: Layout) -> bool:
+    """Whether the C kernel can compute calls of this layout."""
+    return layout.pool == 1 or layout.keeps_spread
 
 
 def extents_of(mask: Tensor, layout: Layout) -> Tensor | None:
@@ -139,7 +144,7 @@ def _call(
     """A pointer to sizes and options, which no call changes."""
     rows, cols = _rows_and_cols(layout)
     radius = -1 if layout.radius is None else layout.radius
-    sizes = (samples, layout.prefix, rows, cols, channels, mixing.heads)
+    sizes = (samples, layout.prefix, rows, cols, channels, mixing.heads, layout.pool)
     options = (radius, layout.ddof, 1 + len(layout.grid), parameter_bytes, *mixing[1:], layout.eps, kernel_cut(dtype))
     return ctypes.byref(_Call(*sizes, *options))
 

@@ -26,6 +26,7 @@ typedef struct {
     long room;                         /* vectors from one block to the next, see room_for */
     long spans, span, pitch;           /* pieces of memory that hold them; tokens in each, and from
                                           one to the next */
+    long pool, cell_rows, cell_cols;   /* what the kernels run over; pool 1: the tokens */
     const Axis *vertical, *horizontal; /* (heads) */
     const double *moments;             /* (tokens, 2) */
 } Tile;
@@ -35,6 +36,7 @@ typedef struct {
     V *x, *g, *xx;                 /* (heads * blocks, room) input and, backward, gradient;
                                       (tokens) x^2 */
     Pair between, moments;         /* (tokens) after the first pass of two; after the last one */
+    Pair pooled[3];                /* (cells) input, after the first pass, after the last one */
     REAL *mean_ln, *var_ln;        /* (tokens) intra-token moments */
     V *sums;                       /* backward: (heads, vertical + horizontal), see filter.h */
     long vertical_sums, head_sums; /* vectors for a head's vertical kernel, and for both */
@@ -100,6 +102,8 @@ static Tile tile_at(const Job *job, const Tiling *tiling, long unit, long sample
     tile.rows = real.rows, tile.cols = real.cols, tile.tokens = real.rows * real.cols;
     tile.spans = whole ? 1 : real.rows, tile.span = whole ? tile.tokens : real.cols;
     tile.pitch = in->cols, tile.room = room_for(tile.tokens);
+    tile.pool = in->pool;
+    tile.cell_rows = ceiling(real.rows, in->pool), tile.cell_cols = ceiling(real.cols, in->pool);
     long axis = tile.head + (in->extents ? sample * in->heads : 0);
     tile.vertical = job->vertical + axis;
     tile.horizontal = job->horizontal + axis;
@@ -129,7 +133,10 @@ static int scratch_take(Scratch *scratch, const Job *job, const Tiling *tiling, 
         entries = most_long(entries, most_long(band_size(&down->band), band_size(&across->band)));
     }
     scratch->head_sums = scratch->vertical_sums + horizontal_sums;
+    long pool = job->in->pool, cells = 0;
+    if (pool > 1) cells = room_for(ceiling(job->in->rows, pool) * ceiling(job->in->cols, pool));
     long vectors = (backward ? 2 : 1) * tile + SCRATCH_TENSORS * tokens + 2 * of_tokens;
+    vectors += 6 * cells;
     vectors += tiling->heads * scratch->head_sums;
     V *memory = scratch_memory(TILE_SLOT, vectors * sizeof(V));
     if (!memory) return 0;
@@ -138,6 +145,8 @@ static int scratch_take(Scratch *scratch, const Job *job, const Tiling *tiling, 
     scratch->xx = memory, memory += tokens;
     scratch->between = (Pair){memory, memory + tokens}, memory += 2 * tokens;
     scratch->moments = (Pair){memory, memory + tokens}, memory += 2 * tokens;
+    for (int k = 0; k < 3; k++, memory += 2 * cells)
+        scratch->pooled[k] = (Pair){memory, memory + cells};
     scratch->mean_ln = (REAL *)memory, memory += of_tokens;
     scratch->var_ln = (REAL *)memory, memory += of_tokens;
     scratch->sums = memory;
