@@ -61,26 +61,25 @@ def normalise_directly(
     """
     x = x.contiguous()
     if torch.is_grad_enabled():
-        return _Direct.apply(x, *parameters, mixing, layout, extents)
+        return _Direct.apply(x, *parameters, (mixing, layout, extents))
     return forward(x, parameters, mixing, layout, extents)[0]
 
 
 class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
-        *parameters, mixing, layout, extents = arguments
-        y, moments = forward(x, Parameters(*parameters), mixing, layout, extents)
-        ctx.save_for_backward(x, *parameters, moments, extents)
-        ctx.how = mixing, layout
+        *parameters, how = arguments
+        y, moments = forward(x, Parameters(*parameters), *how)
+        ctx.save_for_backward(x, *parameters, moments)
+        ctx.how = how  # extents are no input, so nobody can have changed them
         return y
 
     @staticmethod
     @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, *parameters, moments, extents = ctx.saved_tensors
+        x, *parameters, moments = ctx.saved_tensors
         run = _watched if is_batched(grad) else _gradients
-        mixing, layout = ctx.how
-        return *run(grad, moments, x, Parameters(*parameters), mixing, layout, extents), None, None, None
+        return *run(grad, moments, x, Parameters(*parameters), *ctx.how), None
 
 
 def _gradients(

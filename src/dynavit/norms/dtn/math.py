@@ -3,7 +3,6 @@
 `token_norm` defines the layer; the C kernel in `native/` computes the same numbers faster on CPUs.
 """
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -25,8 +24,7 @@ class Operands(NamedTuple):
     extents: Tensor | None = None  # (b, 2) real rows and columns in the top-left corner; only the C kernel takes it
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Everything about one call that is not a tensor."""
 
     grid: tuple[int, ...]  # (rows, cols), or (length,)
@@ -150,7 +148,7 @@ def _pooled_moments(x: Tensor, position: Tensor, layout: Layout, mask: Tensor | 
     mean of x is squared instead (the variance inside a cell is lost), and all cells with a real token weigh the same.
     """
     k, (rows, cols) = layout.pool, layout.grid
-    cells = replace(layout, grid=(-(-rows // k), -(-cols // k)), pool=1)
+    cells = layout._replace(grid=(-(-rows // k), -(-cols // k)), pool=1)
     real = x.new_ones(x.shape[0], rows * cols, 1) if mask is None else mask[..., None].to(x.dtype)
     count = _cell_sums(real, layout)
     first, second = (_cell_sums(part, layout) / count.clamp_min(1) for part in (x, x.square()))

@@ -7,7 +7,6 @@ torch.export, torch.func, torch.jit and ONNX see the plain products instead. Bot
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -202,7 +201,7 @@ torch.library.register_vmap("dynavit::dtn_gpu_backward", partial(_backward_of_ea
 def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
     """Two statistics by the dense separable formula, whatever was cut: 2 FLOPs per multiply-add. Tensors are their shapes."""
     operands, layout = from_arguments(arguments)
-    dense = layout if layout.banded else replace(layout, radius=None)
+    dense = layout if layout.banded else layout._replace(radius=None)
     samples, _tokens, channels = operands.x
     return 2 * 2 * samples * channels * dense.macs_per_channel
 

@@ -1,6 +1,5 @@
 """Dynamic Token Normalization as in its authors' released code, so that their checkpoints give the same logits."""
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -76,4 +75,4 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
                 f"ReleasedDynamicTokenNorm: a {layout.grid[0]}x{layout.grid[1]} grid cannot be cut into cells of "
                 f"{self.pool}x{self.pool}; pool must divide both sides"
             )
-        return replace(layout, keeps_spread=False, ddof=1)
+        return layout._replace(keeps_spread=False, ddof=1)
