@@ -47,8 +47,9 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
     ) -> None:
         if pool < 1:
             raise ValueError(f"ReleasedDynamicTokenNorm: pool is the side of a cell in tokens, at least 1; got {pool}")
-        own = {"num_prefix_tokens": num_prefix_tokens, "init": init, "only_var": only_var, "pool": pool}
-        super().__init__(dim, **own, backend=backend, **shared)
+        super().__init__(
+            dim, num_prefix_tokens=num_prefix_tokens, init=init, pool=pool, only_var=only_var, backend=backend, **shared
+        )
 
     def reset_position(self, position: nn.Parameter) -> None:
         with torch.no_grad():
