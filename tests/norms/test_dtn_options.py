@@ -163,16 +163,16 @@ def test_rows_that_see_little_of_what_is_real(way, dtype, tolerance):
 
 
 def test_a_row_that_sees_no_real_token_takes_layer_norm(way):
-    """Far offsets and padding: where the ratio P(m x) / P(m) is 0/0, intra-token statistics; finite gradients everywhere."""
+    """Far offsets and holes: where the ratio P(m x) / P(m) is 0/0, intra-token statistics; finite gradients everywhere."""
     norm, x = layer(6, 1, **way), tokens(2, 48, 6)
     with torch.no_grad():
-        norm.position.copy_(torch.tensor([[-1.0, 90.0, 0.0]]))  # all the weight in the last column, e^-75 beside it
-    valid = torch.ones(2, 6, 8, dtype=torch.bool)
-    valid[:, :, 5:] = False
-    found = run(norm, x, grid=(6, 8), mask=valid.flatten(1))
+        norm.position.copy_(torch.tensor([[-1.0, 90.0, 90.0]]))  # all the weight in the last corner, e^-75 beside it
+    valid = torch.ones(2, 48, dtype=torch.bool)
+    valid[:, -1] = False  # its row and its column still have real tokens
+    found = run(norm, x, grid=(6, 8), mask=valid)
     assert all(value.isfinite().all() for value in found.values())
     alone = nn.functional.layer_norm(x, (6,), norm.weight, norm.bias)
-    torch.testing.assert_close(found["y"][valid.flatten(1)], alone[valid.flatten(1)].detach())
+    torch.testing.assert_close(found["y"][valid], alone[valid].detach())
 
 
 # ------------------------------------------------------------------------------------------- around one call

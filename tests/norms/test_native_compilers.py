@@ -40,7 +40,7 @@ def compile_with(monkeypatch):
     build.load_kernel.cache_clear()
 
 
-# One call for every branch of the C code: grid, channels, heads, prefix and other options, real tokens of each sample.
+# One call for every branch of the C code: grid, channels, heads, other options, real tokens (rows, columns) of each sample.
 CALLS = {
     "vectors and a rest": ((7, 11), 70, 5, {}, None),
     "one row": ((1, 18), 10, 2, {}, None),
@@ -51,6 +51,8 @@ CALLS = {
     "a window": ((6, 9), 9, 3, {"average": "window", "radius": 2}, None),
     "a band": ((130,), 18, 9, {"ndim": 1, "kernel": "band", "radius": 8}, None),
     "padded sequences": ((60,), 18, 9, {"ndim": 1, "num_prefix_tokens": 1}, [0, 1, 30, 60]),
+    "padded images": ((13, 17), 20, 4, {"num_prefix_tokens": 1}, [(0, 0), (1, 1), (13, 9), (6, 17), (13, 17)]),
+    "a run of equal rows": ((40, 45), 9, 3, {"radius": 2}, None),
 }
 
 
@@ -62,11 +64,14 @@ def check_numbers() -> None:
             count = norm.num_prefix_tokens + math.prod(grid)
             mask = None
             if lengths is not None:
-                mask = torch.arange(count)[None] < norm.num_prefix_tokens + torch.tensor(lengths)[:, None]
+                mask = torch.zeros(len(lengths), *grid, dtype=torch.bool)
+                for sample, real in zip(mask, lengths, strict=True):
+                    sample[tuple(slice(n) for n in (real if isinstance(real, tuple) else (real,)))] = True
+                mask = torch.nn.functional.pad(mask.flatten(1), (norm.num_prefix_tokens, 0), value=True)
             x = tokens(len(lengths or [0, 0]), count, dim, dtype=dtype)
             found = run(norm, x, grid=grid, mask=mask)
             assert finite(found), name
-            radius = 8 if name == "a band" else None
+            radius = options.get("radius") if norm.average == "learned" else None
             for key, value in expect(norm, x, grid, mask, radius).items():
                 assert_close({key: found[key]}, {key: value}, tolerance)
 

@@ -52,52 +52,51 @@ def _is_array(parameter: Tensor) -> bool:
 
 
 def normalise_directly(
-    x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, lengths: Tensor | None = None
+    x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, extents: Tensor | None = None
 ) -> Tensor:
     """(b, prefix + t, c) -> normalised, with the affine map. For calls that `can_be_direct` says yes to.
 
     Args:
-        lengths: (b,) real tokens of sequences that are padded on the right; what stands in the padding is never read.
+        extents: (b, 2) real rows and columns of each sample, see `top_left`; what stands in the padding is never read.
     """
     x = x.contiguous()
     if torch.is_grad_enabled():
-        return _Direct.apply(x, *parameters, mixing, layout, lengths)
-    return forward(x, parameters, mixing, layout, lengths)[0]
+        return _Direct.apply(x, *parameters, (mixing, layout, extents))
+    return forward(x, parameters, mixing, layout, extents)[0]
 
 
 class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
-        *parameters, mixing, layout, lengths = arguments
-        y, moments = forward(x, Parameters(*parameters), mixing, layout, lengths)
-        ctx.save_for_backward(x, *parameters, moments, lengths)
-        ctx.how = mixing, layout
+        *parameters, how = arguments
+        y, moments = forward(x, Parameters(*parameters), *how)
+        ctx.save_for_backward(x, *parameters, moments)
+        ctx.how = how  # extents are no input, so nobody can have changed them
         return y
 
     @staticmethod
     @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, *parameters, moments, lengths = ctx.saved_tensors
+        x, *parameters, moments = ctx.saved_tensors
         run = _watched if is_batched(grad) else _gradients
-        mixing, layout = ctx.how
-        return *run(grad, moments, x, Parameters(*parameters), mixing, layout, lengths), None, None, None
+        return *run(grad, moments, x, Parameters(*parameters), *ctx.how), None
 
 
 def _gradients(
-    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, lengths: Tensor | None
+    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, extents: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    return backward(grad.contiguous(), moments, x, parameters, mixing, layout, lengths)
+    return backward(grad.contiguous(), moments, x, parameters, mixing, layout, extents)
 
 
 def _watched(
-    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, lengths: Tensor | None
+    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, extents: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The same through the dispatcher, which knows what to do with many cotangents at once (`is_grads_batched`)."""
     weight, bias, mean, var, position = parameters
     lam_mean = share_of(mean, mixing.mean_kind, mixing.fixed_mean, x, mixing.heads)
     lam_var = share_of(var, mixing.var_kind, mixing.fixed_var, x, mixing.heads)
     places = x.new_zeros(mixing.heads, 1 + len(layout.grid)) if position is None else position
-    operands = Operands(x, weight, bias, lam_mean, lam_var, places, lengths)
+    operands = Operands(x, weight, bias, lam_mean, lam_var, places, extents)
     grad_x, grad_weight, grad_bias, grad_mean, grad_var, grad_position = torch.ops.dynavit.dtn_backward(
         grad, moments, *operands, *as_arguments(layout)
     )

@@ -10,12 +10,12 @@ from ..contract import Grid, Norm
 from ..factory import register_norm
 from ..linear_share import LinearShares, linear_share, project_share
 from .direct import can_be_direct, normalise_directly
+from .extents import top_left
 from .init import local_position
 from .kernels import grid_kernels, offset_kernel
 from .math import Layout, Operands
-from .native.kernel import FIXED, LOGIT, SHARE, Mixing, Parameters
+from .native.kernel import FIXED, LOGIT, SHARE, Mixing, Parameters, has_native_form
 from .op import normalise_tokens
-from .right_padded import right_padded
 from .token_grid import resolve_grid
 
 # 1-D sequences up to this length use the whole (t, t) kernel; longer ones a band.
@@ -52,6 +52,9 @@ class DynamicTokenNorm(LinearShares, Norm):
             `position`.
         radius: weights beyond this offset are 0. None: no limit in 2-D, 16 for banded 1-D kernels, 1 for "window".
         kernel: 1-D only: the "dense" (t, t) kernel, a "band" of `radius`, or "auto": dense up to 256 tokens.
+        pool: 2-D only: the inter-token statistics are those of cells of pool x pool tokens, means of x and x^2 in each, so that
+            the variance inside a cell counts. Offsets and `radius` are in cells. A cell cut short by the end of the grid or
+            by a mask weighs its share of real tokens.
         fixed_mean_lambda, fixed_var_lambda: a number in [0, 1] that replaces the learned lambda of the mean or variance.
         only_var: the mean is LayerNorm's, only the variance is mixed; the same as fixed_mean_lambda=1.
         backend: "auto" takes the fastest way; "torch" takes plain operations, which also have second derivatives.
@@ -74,6 +77,7 @@ class DynamicTokenNorm(LinearShares, Norm):
         average: Literal["learned", "uniform", "window"] = "learned",
         radius: int | None = None,
         kernel: Literal["auto", "dense", "band"] = "auto",
+        pool: int = 1,
         fixed_mean_lambda: float | None = None,
         fixed_var_lambda: float | None = None,
         only_var: bool = False,
@@ -100,8 +104,13 @@ class DynamicTokenNorm(LinearShares, Norm):
             raise ValueError(f"{type(self).__name__}: num_prefix_tokens counts tokens, at least 0; got {num_prefix_tokens}")
         if radius is not None and radius < 1:
             raise ValueError(f"DynamicTokenNorm: radius counts tokens on each side, at least 1; got {radius}")
+        if pool < 1 or (pool > 1 and ndim == 1):
+            raise ValueError(
+                f"{type(self).__name__}: pool is the side of a cell of tokens, at least 1, and 1 for sequences; "
+                f"got {pool} with ndim={ndim}"
+            )
         self.num_prefix_tokens, self.ndim, self.init, self.offsets = num_prefix_tokens, ndim, init, offsets
-        self.average, self.kernel, self.backend = average, kernel, backend
+        self.average, self.kernel, self.pool, self.backend = average, kernel, pool, backend
         self.radius = radius if radius is not None else 1 if average == "window" else 16 if ndim == 1 else None
         self.fixed_mean_lambda, self.fixed_var_lambda = fixed_mean_lambda, fixed_var_lambda
         if any(fixed not in (None, 1) for fixed in (fixed_mean_lambda, fixed_var_lambda)):
@@ -161,18 +170,18 @@ class DynamicTokenNorm(LinearShares, Norm):
 
     def transform_masked(self, x: Tensor, grid: Grid | None, mask: Tensor) -> Tensor:
         layout = self.layout(x.shape[1], grid)
-        # C never reads the padding of sequences, so it need not be cleared, and writes zeros there.
-        lengths = right_padded(mask, layout)
-        if lengths is not None and (y := self._direct(x, layout, lengths)) is not None:
+        # C never reads padding behind a rectangle of real tokens, so it need not be cleared, and writes zeros there.
+        extents = top_left(mask, layout)
+        if extents is not None and (y := self._direct(x, layout, extents)) is not None:
             return y
         return super().transform_masked(x, grid, mask)
 
-    def _direct(self, x: Tensor, layout: Layout, lengths: Tensor | None) -> Tensor | None:
+    def _direct(self, x: Tensor, layout: Layout, extents: Tensor | None) -> Tensor | None:
         """The result of the C kernel, if this call may go there without the dispatcher."""
-        if self.backend != "auto" or self.average == "uniform" or layout.pool != 1:
+        if self.backend != "auto" or self.average == "uniform" or not has_native_form(layout):
             return None
         parameters, mixing = self._as_they_are()
-        return normalise_directly(x, parameters, mixing, layout, lengths) if can_be_direct(x, parameters) else None
+        return normalise_directly(x, parameters, mixing, layout, extents) if can_be_direct(x, parameters) else None
 
     def _as_they_are(self) -> tuple[Parameters, Mixing]:
         """The layer's own numbers for the C kernel, and how they are meant."""
@@ -208,7 +217,7 @@ class DynamicTokenNorm(LinearShares, Norm):
             whole = self.average == "learned" and (self.kernel == "dense" or (self.kernel == "auto" and length <= DENSE_LIMIT))
             radius = None if whole else radius
             banded = radius is not None and length >= 2 * radius
-        return Layout(grid, self.num_prefix_tokens, radius, banded, eps=self.eps)
+        return Layout(grid, self.num_prefix_tokens, radius, banded, self.pool, eps=self.eps)
 
     def positional_weights(self, grid: Grid, token: int) -> Tensor:
         """P of one token, on the grid: (h, *grid), float64. The token is counted row-major, without prefix tokens."""
@@ -219,11 +228,14 @@ class DynamicTokenNorm(LinearShares, Norm):
         if self.average == "uniform":
             return torch.full((self.heads, *grid), 1 / math.prod(grid), dtype=torch.float64)
         position = self.position.detach() if self.position is not None else torch.zeros(self.heads, 1 + self.ndim)
-        kernels = grid_kernels(position, grid, radius)
-        if self.ndim == 1:
-            return kernels[0][:, token]
-        row, col = divmod(token, grid[1])
-        return kernels[0][:, row, :, None] * kernels[1][:, col, None, :]
+        places = (token,) if self.ndim == 1 else divmod(token, grid[1])
+        kernels = grid_kernels(position, tuple(-(-n // self.pool) for n in grid), radius)
+        # All tokens of a cell have the same weight.
+        axes = [
+            p[:, i // self.pool].repeat_interleave(self.pool, 1)[:, :n] for p, i, n in zip(kernels, places, grid, strict=True)
+        ]
+        axes = [weights / weights.sum(1, keepdim=True) for weights in axes]
+        return axes[0] if self.ndim == 1 else axes[0][:, :, None] * axes[1][:, None, :]
 
     @torch.no_grad()
     def scalars(self) -> dict[str, float]:
@@ -264,7 +276,7 @@ class DynamicTokenNorm(LinearShares, Norm):
             raise ValueError(f"{type(self).__name__}: {option} is one of {', '.join(map(repr, allowed))}; got {value!r}")
 
     def extra_repr(self) -> str:
-        shown = {"num_prefix_tokens": 0, "ndim": 2, "init": "local", "average": "learned", "backend": "auto"}
+        shown = {"num_prefix_tokens": 0, "ndim": 2, "init": "local", "average": "learned", "pool": 1, "backend": "auto"}
         own = "".join(f", {name}={getattr(self, name)!r}" for name, default in shown.items() if getattr(self, name) != default)
         for name in ("fixed_mean_lambda", "fixed_var_lambda"):
             if getattr(self, name) is not None:

@@ -3,7 +3,6 @@
 `token_norm` defines the layer; the C kernel in `native/` computes the same numbers faster on CPUs.
 """
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -22,18 +21,18 @@ class Operands(NamedTuple):
     lam_mean: Tensor  # (h)
     lam_var: Tensor  # (h)
     position: Tensor | None  # (h, 3), in 1-D (h, 2); None: P = 1/t
-    lengths: Tensor | None = None  # (b) real tokens of sequences padded on the right; only the C kernel takes it
+    extents: Tensor | None = None  # (b, 2) real rows and columns in the top-left corner; only the C kernel takes it
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Everything about one call that is not a tensor."""
 
     grid: tuple[int, ...]  # (rows, cols), or (length,)
     prefix: int = 0  # tokens in front that are outside the grid
     radius: int | None = None  # weights are zero beyond this offset
     banded: bool = False  # 1-D: run the window of `radius` as blocked Toeplitz
-    pool: int = 1  # inter-token statistics of cells of pool x pool tokens, as released for large grids
+    pool: int = 1  # inter-token statistics of cells of pool x pool tokens
+    keeps_spread: bool = True  # pooled second moments include the variance inside a cell; not so in the release
     ddof: int = 0  # divisor of the intra-token variance is c - ddof
     eps: float = 1e-5
 
@@ -41,7 +40,7 @@ class Layout:
     def macs_per_channel(self) -> int:
         """Multiply-adds of P x for one sample and channel, by the dense separable formula."""
         if len(self.grid) == 2:
-            rows, cols = (n // self.pool for n in self.grid)
+            rows, cols = (-(-n // self.pool) for n in self.grid)
             return rows * cols * (rows + cols)
         reach = 2 * self.radius + 1 if self.radius is not None else self.grid[0]
         return self.grid[0] * min(reach, self.grid[0])
@@ -91,10 +90,10 @@ def position_moments(
     x: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """P x and P x^2 (b, t, c) of centred tokens, and where they are defined (None: everywhere)."""
-    if layout.pool > 1:
-        return _pooled_moments(x, position, layout, mask)
     if position is None:
         return _uniform_moments(x, mask)
+    if layout.pool > 1:
+        return _pooled_moments(x, position, layout, mask)
     if layout.banded and layout.radius is not None:
         return band_moments(x, position, layout.radius, mask)
     both = torch.stack([x, x.square()])
@@ -108,13 +107,28 @@ def position_moments(
         split = both.unflatten(-1, (heads, x.shape[-1] // heads))
         mean, second = torch.einsum("bhij,sbjhd->sbihd", kernel, split).flatten(-2)
         return mean, second, None
-    cut = kernel_cut(x.dtype) if mask is None else MASKED_CUT
-    kernels = [kernel.to(x.dtype) for kernel in grid_kernels(position, layout.grid, layout.radius, cut)]
+    if mask is not None:
+        return _weighted_moments(both, position, layout, mask)
+    kernels = [kernel.to(x.dtype) for kernel in grid_kernels(position, layout.grid, layout.radius, kernel_cut(x.dtype))]
     mean, second = mix_separable(both, kernels, layout.grid)
-    if mask is None:
-        return mean, second, None
-    mass = mix_separable(mask[..., None].expand(*mask.shape, heads).to(x.dtype), kernels, layout.grid)
-    mass = mass.repeat_interleave(x.shape[-1] // heads, -1)
+    return mean, second, None
+
+
+def _weighted_moments(both: Tensor, position: Tensor, layout: Layout, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """P(w x) / P(w) of x and x^2 (2, b, t, c), and where P(w) is large enough to divide by; w (b, t) is 0 for padding.
+
+    Each sample's kernels give no weight to rows and columns without a real token, which the ratio does not notice. But where
+    the real tokens fill a rectangle, as an image does in a padded batch, P(w) is then about 1 in every row, however far into
+    the padding a head would look: the statistics are those of the image alone.
+    """
+    heads, channels = position.shape[0], both.shape[-1]
+    on_grid = (weight > 0).unflatten(1, layout.grid)
+    real = (on_grid.any(2), on_grid.any(1))  # (b, rows), (b, cols)
+    kernels = [k.to(both.dtype) for k in grid_kernels(position, layout.grid, layout.radius, MASKED_CUT, real)]
+    weight = weight[..., None].to(both.dtype)
+    mean, second = mix_separable(both * weight, kernels, layout.grid)
+    mass = mix_separable(weight.expand(*weight.shape[:2], heads), kernels, layout.grid)
+    mass = mass.repeat_interleave(channels // heads, -1)
     seen = mass > LEAST_MASS
     mass = torch.where(seen, mass, 1.0)
     return mean / mass, second / mass, seen
@@ -127,25 +141,38 @@ def _uniform_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, No
     return mean.expand_as(x), second.expand_as(x), None
 
 
-def _pooled_moments(
-    x: Tensor, position: Tensor | None, layout: Layout, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """As released: x is averaged over cells first, so the variance inside a cell is lost; tokens take their cell's moments."""
+def _pooled_moments(x: Tensor, position: Tensor, layout: Layout, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """P over cells of k x k tokens: means of x and x^2 in each cell, weighted by its share of real tokens.
+
+    Every token takes its cell's moments. Cells at the end of a grid that k does not divide are cut short. As released, the
+    mean of x is squared instead (the variance inside a cell is lost), and all cells with a real token weigh the same.
+    """
     k, (rows, cols) = layout.pool, layout.grid
-    cells = replace(layout, grid=(rows // k, cols // k), pool=1)
-    pooled = _cell_sums(x, k, rows, cols)
-    if mask is None:
-        pooled, cell_mask = pooled / k**2, None
+    cells = layout._replace(grid=(-(-rows // k), -(-cols // k)), pool=1)
+    real = x.new_ones(x.shape[0], rows * cols, 1) if mask is None else mask[..., None].to(x.dtype)
+    count = _cell_sums(real, layout)
+    first, second = (_cell_sums(part, layout) / count.clamp_min(1) for part in (x, x.square()))
+    if not layout.keeps_spread:
+        second, count = first.square(), k * k * (count > 0)
+    whole = mask is None and rows % k == cols % k == 0  # by shapes alone: all cells weigh the same
+    if whole:
+        kernels = [p.to(x.dtype) for p in grid_kernels(position, cells.grid, layout.radius, kernel_cut(x.dtype))]
+        mean, second = mix_separable(torch.stack([first, second]), kernels, cells.grid)
+        seen = None
     else:
-        count = _cell_sums(mask[..., None].to(x.dtype), k, rows, cols)
-        pooled, cell_mask = pooled / count.clamp_min(1), count[..., 0] > 0
-    up = [
-        None if part is None else part.unflatten(1, cells.grid).repeat_interleave(k, 1).repeat_interleave(k, 2).flatten(1, 2)
-        for part in position_moments(pooled, position, cells, cell_mask)
-    ]
-    assert up[0] is not None and up[1] is not None
-    return up[0], up[1], up[2]
+        mean, second, seen = _weighted_moments(torch.stack([first, second]), position, cells, count[..., 0] / k**2)
+    return _spread(mean, layout), _spread(second, layout), None if seen is None else _spread(seen, layout)
 
 
-def _cell_sums(x: Tensor, k: int, rows: int, cols: int) -> Tensor:
-    return x.reshape(x.shape[0], rows // k, k, cols // k, k, x.shape[-1]).sum((2, 4)).flatten(1, 2)
+def _cell_sums(x: Tensor, layout: Layout) -> Tensor:
+    """(b, t, c) -> (b, cells, c)"""
+    k, (rows, cols) = layout.pool, layout.grid
+    image = torch.nn.functional.pad(x.unflatten(1, layout.grid), (0, 0, 0, -cols % k, 0, -rows % k))
+    return image.unflatten(2, (-1, k)).unflatten(1, (-1, k)).sum((2, 4)).flatten(1, 2)
+
+
+def _spread(x: Tensor, layout: Layout) -> Tensor:
+    """(b, cells, c) -> (b, t, c): each cell's value for all of its tokens."""
+    k, (rows, cols) = layout.pool, layout.grid
+    cells = x.unflatten(1, (-(-rows // k), -(-cols // k)))
+    return cells.repeat_interleave(k, 1)[:, :rows].repeat_interleave(k, 2)[:, :, :cols].flatten(1, 2)

@@ -7,7 +7,6 @@ torch.export, torch.func, torch.jit and ONNX see the plain products instead. Bot
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,12 +18,12 @@ from ..once_differentiable import once_differentiable
 from ..transforms import needs_plain_operations
 from .arguments import SCHEMA, TENSORS, as_arguments, from_arguments
 from .direct import SECOND_DERIVATIVES
+from .extents import top_left
 from .gpu.op import normalise_on_gpu
 from .gpu.supports import supports
 from .math import Layout, Operands, token_norm
 from .native import build, kernel
-from .native.kernel import Mixing, Parameters
-from .right_padded import right_padded
+from .native.kernel import Mixing, Parameters, has_native_form
 
 
 def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = None, backend: str = "auto") -> Tensor:
@@ -33,10 +32,10 @@ def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = N
     if not plain and supports(operands, layout)[0]:
         return normalise_on_gpu(operands, layout, mask)
     native = not plain and _has_native_form(operands, layout) and build.native_kernel_available()
-    lengths = right_padded(mask, layout) if native and mask is not None else None
-    if lengths is not None:
-        operands = operands._replace(lengths=lengths)
-    if native and (mask is None or lengths is not None):
+    extents = top_left(mask, layout) if native and mask is not None else None
+    if extents is not None:
+        operands = operands._replace(extents=extents)
+    if native and (mask is None or extents is not None):
         arguments = (*operands, *as_arguments(layout))
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return torch.ops.dynavit.dtn(*arguments)[0]
@@ -47,7 +46,7 @@ def normalise_tokens(operands: Operands, layout: Layout, mask: Tensor | None = N
 
 
 def _has_native_form(operands: Operands, layout: Layout) -> bool:
-    return operands.position is not None and layout.pool == 1 and operands.x.is_cpu
+    return operands.position is not None and has_native_form(layout) and operands.x.is_cpu
 
 
 # ---- plain torch ----
@@ -104,7 +103,7 @@ torch.library.define(
 @torch.library.impl("dynavit::dtn", "CPU")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     operands, layout = from_arguments(arguments)
-    return kernel.forward(*_as_arrays(operands), layout, operands.lengths)
+    return kernel.forward(*_as_arrays(operands), layout, operands.extents)
 
 
 @torch.library.impl("dynavit::dtn_backward", "CPU")
@@ -112,7 +111,7 @@ def _backward(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, .
     operands, layout = from_arguments(arguments)
     x, parameters, mixing = _as_arrays(operands)
     grad = grad.to(x.dtype).contiguous()
-    grads = kernel.backward(grad, moments, x, parameters, mixing, layout, operands.lengths)
+    grads = kernel.backward(grad, moments, x, parameters, mixing, layout, operands.extents)
     made = (x.new_zeros(x.shape[-1]) if part is None else part for part in grads)
     types = ((x if like is None else like).dtype for like in operands)
     return tuple(part.to(dtype) for part, dtype in zip(made, types, strict=False))
@@ -138,7 +137,7 @@ def _forward_fake(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 @torch.library.register_fake("dynavit::dtn_backward")
 def _backward_fake(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    x, weight, bias, *others = arguments[: TENSORS - 1]  # all but `lengths`
+    x, weight, bias, *others = arguments[: TENSORS - 1]  # all but `extents`
     affine = [x.new_empty(x.shape[-1], dtype=(x if part is None else part).dtype) for part in (weight, bias)]
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     return grad_x, *affine, *(torch.empty_like(part) for part in others)
@@ -202,7 +201,7 @@ torch.library.register_vmap("dynavit::dtn_gpu_backward", partial(_backward_of_ea
 def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
     """Two statistics by the dense separable formula, whatever was cut: 2 FLOPs per multiply-add. Tensors are their shapes."""
     operands, layout = from_arguments(arguments)
-    dense = layout if layout.banded else replace(layout, radius=None)
+    dense = layout if layout.banded else layout._replace(radius=None)
     samples, _tokens, channels = operands.x
     return 2 * 2 * samples * channels * dense.macs_per_channel
 

@@ -1,12 +1,11 @@
 """Dynamic Token Normalization as in its authors' released code, so that their checkpoints give the same logits."""
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..contract import Grid
+from ..contract import Grid, Norm
 from ..factory import register_norm
 from .layer import DynamicTokenNorm
 from .math import Layout
@@ -48,8 +47,9 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
     ) -> None:
         if pool < 1:
             raise ValueError(f"ReleasedDynamicTokenNorm: pool is the side of a cell in tokens, at least 1; got {pool}")
-        super().__init__(dim, num_prefix_tokens=num_prefix_tokens, init=init, only_var=only_var, backend=backend, **shared)
-        self.pool = pool
+        super().__init__(
+            dim, num_prefix_tokens=num_prefix_tokens, init=init, pool=pool, only_var=only_var, backend=backend, **shared
+        )
 
     def reset_position(self, position: nn.Parameter) -> None:
         with torch.no_grad():
@@ -66,6 +66,9 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
         u = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + self.eps)
         return super().transform(u.reshape(x.shape), grid, mask)
 
+    def transform_masked(self, x: Tensor, grid: Grid | None, mask: Tensor) -> Tensor:
+        return Norm.transform_masked(self, x, grid, mask)  # every way goes through `transform`
+
     def layout(self, tokens: int, grid: Grid | None) -> Layout:
         layout = super().layout(tokens, grid)
         if any(n % self.pool for n in layout.grid):
@@ -73,14 +76,4 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
                 f"ReleasedDynamicTokenNorm: a {layout.grid[0]}x{layout.grid[1]} grid cannot be cut into cells of "
                 f"{self.pool}x{self.pool}; pool must divide both sides"
             )
-        return replace(layout, pool=self.pool, ddof=1)
-
-    def _weights_of(self, token: int, grid: Grid, radius: int | None) -> Tensor:
-        """Every token of a cell has an equal share of the cell's weight."""
-        k = self.pool
-        (row, col), cells = divmod(token, grid[1]), (grid[0] // k, grid[1] // k)
-        weights = super()._weights_of(row // k * cells[1] + col // k, cells, radius)
-        return weights.repeat_interleave(k, 1).repeat_interleave(k, 2) / k**2
-
-    def extra_repr(self) -> str:
-        return super().extra_repr() + (f", pool={self.pool}" if self.pool > 1 else "")
+        return layout._replace(keeps_spread=False, ddof=1)

@@ -4,7 +4,6 @@ An op of its own, beside `dynavit::dtn` of CPUs: it takes masks, and keeps other
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from ..math import Layout, Operands
 from . import gate, launch
 from .configuration import blocks
 
-_OPERANDS = len(Operands._fields) - 1  # without `lengths`
+_OPERANDS = len(Operands._fields) - 1  # without `extents`
 _ARGUMENTS = (
     "Tensor x, Tensor? weight, Tensor? bias, Tensor lam_mean, Tensor lam_var, Tensor position, Tensor? mask, "
     "int[] grid, int prefix, int radius, int ddof, float eps"
@@ -94,7 +93,7 @@ def _forward_flops(*arguments: Any, out_shape: Any = None, **_: Any) -> int:
     """Two statistics by the dense separable formula: 2 FLOPs per multiply-add. Tensors are their shapes."""
     operands, layout, _mask = _from_arguments(arguments)
     samples, _tokens, channels = operands.x
-    return 2 * 2 * samples * channels * replace(layout, radius=None).macs_per_channel
+    return 2 * 2 * samples * channels * layout._replace(radius=None).macs_per_channel
 
 
 @register_flop_formula(torch.ops.dynavit.dtn_gpu_backward)

@@ -8,10 +8,14 @@ typedef struct {
     Panel forward;
     /* Only for the backward pass: */
     Panel transposed;
-    Run run;       /* rows with the same weights */
-    Blocks blocks; /* of all rows, for the gradient of the entries; those in the run stay empty */
+    Blocks blocks; /* for the gradient of the entries; that of the run is one block, left empty */
     long sums;     /* vectors that this gradient adds up: those of blocks, then those of the run */
 } Axis;
+
+/* Weights of each row of the run. */
+static inline int run_count(const Axis *axis) {
+    return axis->blocks.copies ? axis->band.count[axis->band.run.from] : 0;
+}
 
 /* `axis` is all zero on entry. Returns 0 if memory is short; it must be freed in either case. */
 static int axis_make(Axis *axis, const Score *score, int n, int backward) {
@@ -20,13 +24,12 @@ static int axis_make(Axis *axis, const Score *score, int n, int backward) {
     if (!panel_make(&axis->forward, band, 0)) return 0;
     if (!backward) return 1;
     if (!panel_make(&axis->transposed, band, 1)) return 0;
-    if (!blocks_make(&axis->blocks, n, OUTER_ROWS)) return 0;
-    axis->run = band_run(band, axis->blocks.row, axis->blocks.count);
-    blocks_find_columns(&axis->blocks, band, 0);
-    for (int q = 0; q < axis->blocks.count; q++)
-        if (in_run(axis->run, axis->blocks.row[q])) axis->blocks.to[q] = axis->blocks.from[q];
-    axis->sums = blocks_place(&axis->blocks);
-    if (axis->run.from < axis->run.to) axis->sums += band->count[axis->run.from];
+    Blocks *blocks = &axis->blocks;
+    Run run = band->run;
+    if (!blocks_make(blocks, n, OUTER_ROWS, run, run.to - run.from)) return 0;
+    blocks_find_columns(blocks, band);
+    if (blocks->copies) blocks->to[blocks->run] = blocks->from[blocks->run];
+    axis->sums = blocks_place(blocks) + run_count(axis);
     return 1;
 }
 

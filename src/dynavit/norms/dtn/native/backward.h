@@ -123,14 +123,19 @@ static void add_intra(const Job *job, long row, double grad_mean, double grad_va
     double mean = job->moments[2 * row];
     REAL high = mean, low = mean - high, add = grad_mean / c, slope = 2 * grad_var / divisor;
     REAL *to = grad_x + row * c;
-    for (long k = 0; k < c; k++) to[k] += add + slope * (x[k] - high - low);
+    long whole = c / LANES * LANES;
+    for (long k = 0; k < whole; k += LANES) {
+        V more = add + slope * (load(x + k, LANES) - high - low);
+        store(to + k, load(to + k, LANES) + more, LANES);
+    }
+    for (long k = whole; k < c; k++) to[k] += add + slope * (x[k] - high - low);
 }
 
 /* The same for all patch tokens of a sample whose tiles are all done. */
 static void finish_sample(const Job *job, const Tiling *tiling, const Partial *partial,
                           const Tile *tile, REAL *grad_x) {
     long tiles = tiling->of_sample, groups = partial->groups;
-    long row = tile->sample * job->tokens + job->in->prefix;
+    long first = tile->sample * job->tokens + job->in->prefix;
     const V *mean = partial->intra + tile->sample * tiles * 2 * groups, *var = mean + groups;
     for (long group = 0; group * LANES < tile->tokens; group++) {
         V grad_mean = {0}, grad_var = {0};
@@ -138,8 +143,10 @@ static void finish_sample(const Job *job, const Tiling *tiling, const Partial *p
             grad_mean += mean[k * 2 * groups + group];
             grad_var += var[k * 2 * groups + group];
         }
-        for (long l = 0, t = group * LANES; l < LANES && t < tile->tokens; l++, t++)
-            add_intra(job, row + t, grad_mean[l], grad_var[l], grad_x);
+        for (long l = 0, t = group * LANES; l < LANES && t < tile->tokens; l++, t++) {
+            long row = first + t / tile->span * tile->pitch + t % tile->span;
+            add_intra(job, row, grad_mean[l], grad_var[l], grad_x);
+        }
     }
 }
 
@@ -147,9 +154,7 @@ static void backward_tile(const Job *job, const Tiling *tiling, const Partial *p
                           const Tile *tile, const Scratch *scratch, const REAL *grad_y,
                           REAL *grad_x, HeadGradient *grad) {
     const Input *in = job->in;
-    size_t width = ((tile->heads - 1) * tile->dim + (tile->blocks - 1) * LANES + tile->last_lanes);
-    for (long row = tile->rows; row < in->rows; row++) /* padding; sequences have one column */
-        memset(grad_x + tile->start + row * in->channels, 0, width * sizeof(REAL));
+    if (in->extents && tile->number == 0) clear_padding(job, tile->sample, grad_x);
     if (!tile->tokens) return;
     read_moments(tile, scratch);
     read_tile(tile, in->x, in->channels, scratch->x);
@@ -162,7 +167,7 @@ static void backward_tile(const Job *job, const Tiling *tiling, const Partial *p
         Mix mix = mix_of(in, tile->head + head);
         for (int b = 0; b < tile->blocks; b++) {
             backward_block(in, tile, scratch, &mix, head, b, &block, partial, grad + head);
-            block.x += tile->tokens, block.g += tile->tokens, block.first = 0;
+            block.x += tile->room, block.g += tile->room, block.first = 0;
         }
     }
     write_tile(tile, scratch->g, grad_x, in->channels);

@@ -11,6 +11,7 @@ enum Kind { SHARE, LOGIT, FIXED }; /* of a number that stands for lambda */
 /* Written by kernel.py, which lists the same fields in the same order. */
 typedef struct {
     int64_t samples, prefix, rows, cols, channels, heads;
+    int64_t pool;             /* side of the cells whose averages are filtered */
     int64_t radius;           /* weights beyond this offset are 0; -1: no limit */
     int64_t ddof;             /* the intra-token variance is divided by channels - ddof */
     int64_t position_numbers; /* of a head: 3, or 2 for sequences, which run along the rows */

@@ -9,8 +9,8 @@
    From the bottom up: machine.h (processor, compiler), memory.h, simd.h (vectors), band.h
    (positional kernels), blocks.h (their rows in blocks), panel.h (kernels packed for the product,
    and the product), axis.h (a kernel in every form), kernel_gradient.h, call.h (a call from
-   Python), job.h (the input of a call), tile.h (a part of its tokens), filter.h (the product over
-   a tile), forward.h and backward.h (the passes over all tiles).
+   Python), job.h (the input of a call), tile.h (a part of its tokens), cells.h (pooling), filter.h
+   (the product over a tile), forward.h and backward.h (the passes over all tiles).
 
    Included by a file that defines REAL, REAL_BYTES and ENTRY. The entries are called through ctypes
    and return 0, or 1 if there was not enough memory. */
@@ -20,37 +20,23 @@
 #include "forward.h"
 
 static Input input_of(const Call *c, int64_t threads, const REAL *x, const REAL *weight,
-                      const REAL *bias, const Mixture *mixture, const int64_t *lengths) {
-    return (Input){c->samples,
-                   c->prefix,
-                   c->rows,
-                   c->cols,
-                   c->channels,
-                   c->heads,
-                   c->radius,
-                   c->ddof,
-                   threads,
-                   c->eps,
-                   c->cut,
-                   x,
-                   weight,
-                   bias,
-                   mixture->mean,
-                   mixture->var,
-                   mixture->position,
-                   lengths};
+                      const REAL *bias, const Mixture *mixture, const int64_t *extents) {
+    return (Input){c->samples, c->prefix, c->rows, c->cols,       c->channels,  c->heads,
+                   c->pool,    c->radius, c->ddof, threads,       c->eps,       c->cut,
+                   x,          weight,    bias,    mixture->mean, mixture->var, mixture->position,
+                   extents};
 }
 
 /* moments (samples, tokens, 2) and y are written. */
 int ENTRY(dtn_forward)(const Call *call, int64_t threads, const REAL *x, const REAL *weight,
                        const REAL *bias, const void *mean, const void *var, const void *position,
-                       const int64_t *lengths, double *moments, REAL *y) {
+                       const int64_t *extents, double *moments, REAL *y) {
     Mixture mixture;
     Job job = {0};
     int done = mixture_make(&mixture, call->heads);
     if (done) {
         read_mixture(call, mean, var, position, &mixture);
-        Input in = input_of(call, threads, x, weight, bias, &mixture, lengths);
+        Input in = input_of(call, threads, x, weight, bias, &mixture, extents);
         done = job_begin(&job, &in, moments, 0) && forward(&job, y);
         job_end(&job);
     }
@@ -65,7 +51,7 @@ static void write_reals(const double *from, long count, REAL *to) {
 /* All gradients are written; those of parameters may be NULL. */
 int ENTRY(dtn_backward)(const Call *call, int64_t threads, const REAL *x, const REAL *weight,
                         const REAL *bias, const void *mean, const void *var, const void *position,
-                        const int64_t *lengths, double *moments, const REAL *grad_y, REAL *grad_x,
+                        const int64_t *extents, double *moments, const REAL *grad_y, REAL *grad_x,
                         REAL *grad_weight, REAL *grad_bias, void *grad_mean, void *grad_var,
                         void *grad_position) {
     Mixture mixture, slope;
@@ -76,7 +62,7 @@ int ENTRY(dtn_backward)(const Call *call, int64_t threads, const REAL *x, const 
     done = done && affine;
     if (done) {
         read_mixture(call, mean, var, position, &mixture);
-        Input in = input_of(call, threads, x, weight, bias, &mixture, lengths);
+        Input in = input_of(call, threads, x, weight, bias, &mixture, extents);
         Gradients grad = {grad_x, affine, affine + channels, slope.mean, slope.var, slope.position};
         done = job_begin(&job, &in, moments, 1) && backward(&job, grad_y, &grad);
         job_end(&job);

@@ -13,7 +13,10 @@ INLINE void token_moments(const REAL *x, long n, int ddof, double *moments, cons
     long whole = n / LANES * LANES;
     for (long c = 0; c < whole; c += LANES) {
         UNROLL
-        for (int t = 0; t < count; t++) total[t] += load(x + t * n + c, LANES);
+        for (int t = 0; t < count; t++) {
+            __builtin_prefetch(x + (t + TOKENS_AT_ONCE) * n + c);
+            total[t] += load(x + t * n + c, LANES);
+        }
     }
     for (long c = whole; c < n; c++)
         for (int t = 0; t < count; t++) rest[t] += x[t * n + c];
@@ -53,16 +56,29 @@ static void forward_prefix(const Job *job, long row, REAL *y) {
     }
 }
 
-/* Intra-token moments of all real tokens of a sample; its prefix tokens are also normalised. */
-static void forward_tokens(const Job *job, long sample, REAL *y) {
+/* Intra-token moments of tokens that stand one behind the other. */
+static void moments_of(const Job *job, long row, long tokens) {
     const Input *in = job->in;
-    long c = in->channels, first = sample * job->tokens, row = first;
-    long rows = in->lengths ? in->lengths[sample] : in->rows;
-    long end = first + in->prefix + rows * in->cols;
+    long c = in->channels, end = row + tokens;
     for (; row + TOKENS_AT_ONCE <= end; row += TOKENS_AT_ONCE)
         token_moments(in->x + row * c, c, in->ddof, job->moments + 2 * row, TOKENS_AT_ONCE);
     for (; row < end; row++) token_moments(in->x + row * c, c, in->ddof, job->moments + 2 * row, 1);
+}
+
+/* Intra-token moments of all real tokens of a sample; its prefix tokens are also normalised, and
+   its padding becomes 0. */
+static void forward_tokens(const Job *job, long sample, REAL *y) {
+    const Input *in = job->in;
+    long first = sample * job->tokens, patches = first + in->prefix;
+    Extent real = extent_of(in, sample);
+    if (real.cols == in->cols)
+        moments_of(job, first, in->prefix + real.rows * real.cols);
+    else {
+        moments_of(job, first, in->prefix);
+        for (long k = 0; k < real.rows; k++) moments_of(job, patches + k * in->cols, real.cols);
+    }
     for (long k = 0; k < in->prefix; k++) forward_prefix(job, first + k, y);
+    if (in->extents) clear_padding(job, sample, y);
 }
 
 /* One block of a tile, in place. */
@@ -82,13 +98,13 @@ static void forward_block(const Tile *tile, const Scratch *scratch, const Mix *m
 }
 
 static void forward_tile(const Input *in, const Tile *tile, const Scratch *scratch, REAL *y) {
-    if (!tile->tokens) return; /* a sequence of padding alone */
+    if (!tile->tokens) return; /* padding alone */
     read_moments(tile, scratch);
     read_tile(tile, in->x, in->channels, scratch->x);
     V *x = scratch->x;
     for (long head = 0; head < tile->heads; head++) {
         Mix mix = mix_of(in, tile->head + head);
-        for (int b = 0; b < tile->blocks; b++, x += tile->tokens) {
+        for (int b = 0; b < tile->blocks; b++, x += tile->room) {
             long channel = channel_of(tile, head, b);
             int lanes = lanes_of(tile, b);
             V weight = in->weight ? load(in->weight + channel, lanes) : same(1);
@@ -117,7 +133,7 @@ static void forward_samples(const Job *job, const Tiling *tiling, long first_uni
         forward_unit(job, tiling, unit, scratch, y);
 }
 
-/* y (samples, tokens, channels); padding is not written. Returns 0 if memory is short. */
+/* y (samples, tokens, channels). Returns 0 if memory is short. */
 static int forward(const Job *job, REAL *y) {
     const Input *in = job->in;
     const Tiling tiling = tiling_of(in, 1);

@@ -55,7 +55,7 @@ class _Call(ctypes.Structure):
     """`Call` of call.h: the same fields in the same order."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("samples", "prefix", "rows", "cols", "channels", "heads")),
+        *((name, ctypes.c_int64) for name in ("samples", "prefix", "rows", "cols", "channels", "heads", "pool")),
         *(
             (name, ctypes.c_int64)
             for name in ("radius", "ddof", "position_numbers", "parameter_bytes", "mean_kind", "var_kind")
@@ -65,17 +65,17 @@ class _Call(ctypes.Structure):
 
 
 def forward(
-    x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, lengths: Tensor | None = None
+    x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, extents: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """y like x, and the intra-token mean and variance of each token (b, prefix + t, 2) in float64, for `backward`.
 
     Args:
         x: (b, prefix + t, c), contiguous.
-        lengths: (b,) real tokens of sequences that are padded on the right, int64.
+        extents: (b, 2) real rows and columns of each sample, int64; the rest is padding, where y is 0.
     """
-    y = torch.empty_like(x) if lengths is None else torch.zeros_like(x)  # padding is not written
+    y = torch.empty_like(x)
     moments = torch.empty((*x.shape[:2], 2), dtype=torch.float64)
-    _run("dtn_forward", x, parameters, mixing, layout, lengths, moments, y)
+    _run("dtn_forward", x, parameters, mixing, layout, extents, moments, y)
     return y, moments
 
 
@@ -86,15 +86,37 @@ def backward(
     parameters: Parameters,
     mixing: Mixing,
     layout: Layout,
-    lengths: Tensor | None = None,
+    extents: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of x and of each of the parameters that is not None, like them."""
     # Each in memory of its own: gradients must not be views of one another.
     grads = [None if part is None else torch.empty_like(part) for part in (x, *parameters)]
     if x.numel() == 0:
         return tuple(None if part is None else part.zero_() for part in grads)
-    _run("dtn_backward", x, parameters, mixing, layout, lengths, moments, grad, *grads)
+    _run("dtn_backward", x, parameters, mixing, layout, extents, moments, grad, *grads)
     return tuple(grads)
+
+
+def has_native_form(layout: Layout) -> bool:
+    """Whether the C kernel can compute calls of this layout."""
+    return layout.pool == 1 or layout.keeps_spread
+
+
+def extents_of(mask: Tensor, layout: Layout) -> Tensor | None:
+    """(b, prefix + t) -> (b, 2) real rows and columns, if they fill the top-left corner of each sample's grid."""
+    extents = torch.empty((mask.shape[0], 2), dtype=torch.int64)
+    library, mask = load_kernel(), mask.contiguous()
+    assert library is not None, "this is only called where the C kernel was built"
+    sizes = (mask.shape[0], layout.prefix, *_rows_and_cols(layout))
+    function = library.dtn_extents
+    if function.argtypes is None:
+        function.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_void_p, ctypes.c_void_p]
+    return extents if function(*sizes, mask.data_ptr(), extents.data_ptr()) else None
+
+
+def _rows_and_cols(layout: Layout) -> tuple[int, int]:
+    """Sequences run along the rows."""
+    return (layout.grid[0], layout.grid[1]) if len(layout.grid) == 2 else (layout.grid[0], 1)
 
 
 def _run(
@@ -103,14 +125,14 @@ def _run(
     parameters: Parameters,
     mixing: Mixing,
     layout: Layout,
-    lengths: Tensor | None,
+    extents: Tensor | None,
     *arrays: Tensor | None,
 ) -> None:
     if x.numel() == 0:
         return
     numbers = next((part for part in parameters[2:] if part is not None), x)
     call = _call(layout, mixing, *x.shape, x.dtype, numbers.element_size())
-    pointers = [None if part is None else part.data_ptr() for part in (x, *parameters, lengths, *arrays)]
+    pointers = [None if part is None else part.data_ptr() for part in (x, *parameters, extents, *arrays)]
     if _function(entry, x.dtype)(call, torch.get_num_threads(), *pointers):
         raise MemoryError(f"DTN's C kernel found no memory for its work on tokens of shape {tuple(x.shape)}")
 
@@ -120,9 +142,9 @@ def _call(
     layout: Layout, mixing: Mixing, samples: int, tokens: int, channels: int, dtype: torch.dtype, parameter_bytes: int
 ) -> object:
     """A pointer to sizes and options, which no call changes."""
-    rows, cols = layout.grid if len(layout.grid) == 2 else (layout.grid[0], 1)
+    rows, cols = _rows_and_cols(layout)
     radius = -1 if layout.radius is None else layout.radius
-    sizes = (samples, layout.prefix, rows, cols, channels, mixing.heads)
+    sizes = (samples, layout.prefix, rows, cols, channels, mixing.heads, layout.pool)
     options = (radius, layout.ddof, 1 + len(layout.grid), parameter_bytes, *mixing[1:], layout.eps, kernel_cut(dtype))
     return ctypes.byref(_Call(*sizes, *options))
 

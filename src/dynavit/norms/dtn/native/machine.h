@@ -18,21 +18,26 @@
 #endif
 
 /* Register blocking. A pass keeps 2 * LINES * rows accumulators for up to ROWS rows of a kernel,
-   two inputs for each line and one weight; the gradient of a kernel OUTER_ROWS * OUTER_COLS
-   accumulators, a row of each factor and one vector more. */
+   two inputs for each line and one weight; in a run of equal rows 2 * RUN_LINES * RUN_ROWS, two
+   inputs and RUN_ROWS weights; the gradient of a kernel OUTER_ROWS * OUTER_COLS accumulators, a row
+   of each factor and one vector more. */
 #define ROWS 6
 #if VECTOR_REGISTERS == 32
 #define LINES 2
+#define RUN_ROWS 2
+#define RUN_LINES 5
 #define OUTER_ROWS 4
 #define OUTER_COLS 6
 #else
 #define LINES 1
+#define RUN_ROWS 2
+#define RUN_LINES 3
 #define OUTER_ROWS 3
 #define OUTER_COLS 3
 #endif
 #define OFFSETS 8           /* offsets at once in the gradient of a run of rows */
 #define TOKENS_AT_ONCE 4    /* in sums over channels; a power of two */
-#define CACHE_BYTES 1500000 /* of the second-level cache, for a tile and its scratch memory */
+#define CACHE_BYTES 2500000 /* of the second-level cache, for a tile and its scratch memory */
 #define LINE_BYTES 64       /* of the cache */
 #define UNITS_OF_THREAD 4   /* units of work for each thread, if there are so many tiles */
 #define MOST_SAMPLES 16     /* of a unit */

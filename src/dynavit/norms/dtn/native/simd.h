@@ -46,7 +46,7 @@ INLINE void store(REAL *to, V v, int lanes) {
         memcpy(to, &v, lanes * sizeof(REAL));
 }
 
-INLINE V same(REAL x) { return (V){0} + x; }
+INLINE V same(REAL x) { return x - (V){0}; } /* not 0 + x, which makes 0 of -0: an addition */
 
 /* 1 / sqrt(v): an estimate and Newton steps cost a fifth of a root and a division. The estimates
    have 14 bits (AVX-512), 12 (AVX) and 8 (ARM); each step doubles them. */

@@ -23,15 +23,20 @@ typedef struct {
     int blocks, last_lanes;            /* of each head; lanes in use in its last block */
     long start;                        /* of the first patch token, in x */
     long rows, cols, tokens;           /* real patch tokens of the sample */
+    long room;                         /* vectors from one block to the next, see room_for */
+    long spans, span, pitch;           /* pieces of memory that hold them; tokens in each, and from
+                                          one to the next */
+    long pool, cell_rows, cell_cols;   /* what the kernels run over; pool 1: the tokens */
     const Axis *vertical, *horizontal; /* (heads) */
     const double *moments;             /* (tokens, 2) */
 } Tile;
 
 /* Memory of one thread: the tile's tokens, and tensors of one block. */
 typedef struct {
-    V *x, *g, *xx;                 /* (heads * blocks, tokens) input and, backward, gradient;
+    V *x, *g, *xx;                 /* (heads * blocks, room) input and, backward, gradient;
                                       (tokens) x^2 */
     Pair between, moments;         /* (tokens) after the first pass of two; after the last one */
+    Pair pooled[3];                /* (cells) input, after the first pass, after the last one */
     REAL *mean_ln, *var_ln;        /* (tokens) intra-token moments */
     V *sums;                       /* backward: (heads, vertical + horizontal), see filter.h */
     long vertical_sums, head_sums; /* vectors for a head's vertical kernel, and for both */
@@ -39,6 +44,9 @@ typedef struct {
 } Scratch;
 
 #define SCRATCH_TENSORS 5 /* xx and both pairs */
+
+/* An odd number of vectors: blocks a power of two apart would share few lines of the cache. */
+static inline long room_for(long tokens) { return tokens | 1; }
 
 /* ---- cutting a call into tiles ---- */
 
@@ -61,7 +69,7 @@ static Tiling tiling_of(const Input *in, int kept) {
     tiling.heads = ceiling(in->heads, ceiling(in->heads, tiling.heads));
     long sample_bytes = in->rows * in->cols * in->channels * sizeof(REAL);
     long samples = least_long(CACHE_BYTES / (2 * kept * sample_bytes), spare / tiling.heads);
-    tiling.samples = in->lengths ? 1 : most_long(least_long(samples, MOST_SAMPLES), 1);
+    tiling.samples = in->extents ? 1 : most_long(least_long(samples, MOST_SAMPLES), 1);
     tiling.of_sample = ceiling(in->heads, tiling.heads) * tiling.per_head;
     tiling.units = ceiling(in->samples, tiling.samples) * tiling.of_sample;
     return tiling;
@@ -89,10 +97,14 @@ static Tile tile_at(const Job *job, const Tiling *tiling, long unit, long sample
     tile.blocks = ceiling(width, LANES);
     tile.last_lanes = width - (tile.blocks - 1) * LANES;
     tile.start = (sample * job->tokens + in->prefix) * in->channels + tile.channel;
-    tile.rows = in->lengths ? in->lengths[sample] : in->rows;
-    tile.cols = in->cols;
-    tile.tokens = tile.rows * tile.cols;
-    long axis = tile.head + (in->lengths ? sample * in->heads : 0);
+    Extent real = extent_of(in, sample);
+    int whole = real.cols == in->cols;
+    tile.rows = real.rows, tile.cols = real.cols, tile.tokens = real.rows * real.cols;
+    tile.spans = whole ? 1 : real.rows, tile.span = whole ? tile.tokens : real.cols;
+    tile.pitch = in->cols, tile.room = room_for(tile.tokens);
+    tile.pool = in->pool;
+    tile.cell_rows = ceiling(real.rows, in->pool), tile.cell_cols = ceiling(real.cols, in->pool);
+    long axis = tile.head + (in->extents ? sample * in->heads : 0);
     tile.vertical = job->vertical + axis;
     tile.horizontal = job->horizontal + axis;
     tile.moments = job->moments + 2 * (sample * job->tokens + in->prefix);
@@ -109,7 +121,8 @@ INLINE long channel_of(const Tile *tile, long head, int block) {
 
 /* Returns 0 if memory is short. */
 static int scratch_take(Scratch *scratch, const Job *job, const Tiling *tiling, int backward) {
-    long tokens = job->in->rows * job->in->cols, tile = tiling->heads * tiling->blocks * tokens;
+    long tokens = room_for(job->in->rows * job->in->cols);
+    long tile = tiling->heads * tiling->blocks * tokens;
     long of_tokens = ceiling(tokens, LANES); /* vectors for a number of each token */
     long horizontal_sums = 0, entries = 0;
     *scratch = (Scratch){0};
@@ -120,7 +133,10 @@ static int scratch_take(Scratch *scratch, const Job *job, const Tiling *tiling, 
         entries = most_long(entries, most_long(band_size(&down->band), band_size(&across->band)));
     }
     scratch->head_sums = scratch->vertical_sums + horizontal_sums;
+    long pool = job->in->pool, cells = 0;
+    if (pool > 1) cells = room_for(ceiling(job->in->rows, pool) * ceiling(job->in->cols, pool));
     long vectors = (backward ? 2 : 1) * tile + SCRATCH_TENSORS * tokens + 2 * of_tokens;
+    vectors += 6 * cells;
     vectors += tiling->heads * scratch->head_sums;
     V *memory = scratch_memory(TILE_SLOT, vectors * sizeof(V));
     if (!memory) return 0;
@@ -129,6 +145,8 @@ static int scratch_take(Scratch *scratch, const Job *job, const Tiling *tiling, 
     scratch->xx = memory, memory += tokens;
     scratch->between = (Pair){memory, memory + tokens}, memory += 2 * tokens;
     scratch->moments = (Pair){memory, memory + tokens}, memory += 2 * tokens;
+    for (int k = 0; k < 3; k++, memory += 2 * cells)
+        scratch->pooled[k] = (Pair){memory, memory + cells};
     scratch->mean_ln = (REAL *)memory, memory += of_tokens;
     scratch->var_ln = (REAL *)memory, memory += of_tokens;
     scratch->sums = memory;
@@ -137,44 +155,69 @@ static int scratch_take(Scratch *scratch, const Job *job, const Tiling *tiling, 
     return scratch->grad_p != NULL;
 }
 
-/* ---- reading and writing: (tokens, channels) in memory, (blocks, tokens, LANES) in a tile ---- */
+/* ---- reading and writing: (tokens, channels) in memory, (blocks, room, LANES) in a tile ---- */
 
 /* Fetches a part of a token ahead, one request for each line of the cache; `to_write` is 0 or 1. */
 #define FETCH_AHEAD(from, numbers, to_write)                                                       \
     for (long at = 0; at < (numbers); at += LINE_BYTES / REAL_BYTES)                               \
     __builtin_prefetch((from) + at, to_write)
 
-static void read_tile(const Tile *tile, const REAL *array, long channels, V *to) {
-    long tokens = tile->tokens, head_numbers = (tile->blocks - 1) * LANES + tile->last_lanes;
+/* One piece of memory into part of a tile. */
+INLINE void read_span(const Tile *tile, const REAL *token, long channels, V *to) {
+    long head_numbers = (tile->blocks - 1) * LANES + tile->last_lanes;
     int full = head_numbers / LANES;
-    const REAL *token = array + tile->start;
-    for (long t = 0; t < tokens; t++, token += channels) {
+    for (long t = 0; t < tile->span; t++, token += channels) {
         FETCH_AHEAD(token + PREFETCH_TOKENS * channels, tile->heads * head_numbers, 0);
         V *column = to + t;
         for (long head = 0; head < tile->heads; head++) {
             const REAL *from = token + head * tile->dim;
-            for (int b = 0; b < full; b++, column += tokens)
+            for (int b = 0; b < full; b++, column += tile->room)
                 *column = load(from + b * LANES, LANES);
             if (full == tile->blocks) continue;
-            *column = load(from + full * LANES, tile->last_lanes), column += tokens;
+            *column = load(from + full * LANES, tile->last_lanes), column += tile->room;
+        }
+    }
+}
+
+static void read_tile(const Tile *tile, const REAL *array, long channels, V *to) {
+    for (long k = 0; k < tile->spans; k++)
+        read_span(tile, array + tile->start + k * tile->pitch * channels, channels,
+                  to + k * tile->span);
+}
+
+INLINE void write_span(const Tile *tile, const V *from, REAL *token, long channels) {
+    long head_numbers = (tile->blocks - 1) * LANES + tile->last_lanes;
+    int full = head_numbers / LANES;
+    for (long t = 0; t < tile->span; t++, token += channels) {
+        FETCH_AHEAD(token + PREFETCH_TOKENS * channels, tile->heads * head_numbers, 1);
+        const V *column = from + t;
+        for (long head = 0; head < tile->heads; head++) {
+            REAL *to = token + head * tile->dim;
+            for (int b = 0; b < full; b++, column += tile->room)
+                store(to + b * LANES, *column, LANES);
+            if (full == tile->blocks) continue;
+            store(to + full * LANES, *column, tile->last_lanes), column += tile->room;
         }
     }
 }
 
 static void write_tile(const Tile *tile, const V *from, REAL *array, long channels) {
-    long tokens = tile->tokens, head_numbers = (tile->blocks - 1) * LANES + tile->last_lanes;
-    int full = head_numbers / LANES;
-    REAL *token = array + tile->start;
-    for (long t = 0; t < tokens; t++, token += channels) {
-        FETCH_AHEAD(token + PREFETCH_TOKENS * channels, tile->heads * head_numbers, 1);
-        const V *column = from + t;
-        for (long head = 0; head < tile->heads; head++) {
-            REAL *to = token + head * tile->dim;
-            for (int b = 0; b < full; b++, column += tokens) store(to + b * LANES, *column, LANES);
-            if (full == tile->blocks) continue;
-            store(to + full * LANES, *column, tile->last_lanes), column += tokens;
-        }
-    }
+    for (long k = 0; k < tile->spans; k++)
+        write_span(tile, from + k * tile->span, array + tile->start + k * tile->pitch * channels,
+                   channels);
+}
+
+/* Zeros in the padding of a sample, in y or the gradient of x. */
+static void clear_padding(const Job *job, long sample, REAL *array) {
+    const Input *in = job->in;
+    Extent real = extent_of(in, sample);
+    size_t c = in->channels;
+    REAL *patches = array + (sample * job->tokens + in->prefix) * c;
+    for (long row = 0; real.cols < in->cols && row < real.rows; row++)
+        memset(patches + (row * in->cols + real.cols) * c, 0,
+               (in->cols - real.cols) * c * sizeof(REAL));
+    memset(patches + real.rows * in->cols * c, 0,
+           (in->rows - real.rows) * in->cols * c * sizeof(REAL));
 }
 
 /* ---- the mixture of statistics ---- */
@@ -185,9 +228,13 @@ static inline REAL reference_of(const Tile *tile) { return tile->moments[0]; }
 /* Brings the tile's intra-token moments into scratch memory. */
 static void read_moments(const Tile *tile, const Scratch *scratch) {
     double reference = reference_of(tile);
-    for (long t = 0; t < tile->tokens; t++) {
-        scratch->mean_ln[t] = tile->moments[2 * t] - reference;
-        scratch->var_ln[t] = tile->moments[2 * t + 1];
+    REAL *mean_ln = scratch->mean_ln, *var_ln = scratch->var_ln;
+    for (long k = 0; k < tile->spans; k++, mean_ln += tile->span, var_ln += tile->span) {
+        const double *moments = tile->moments + 2 * k * tile->pitch;
+        for (long t = 0; t < tile->span; t++) {
+            mean_ln[t] = moments[2 * t] - reference;
+            var_ln[t] = moments[2 * t + 1];
+        }
     }
 }
 
