@@ -91,7 +91,7 @@ class SwitchableNorm(LinearShares, RunningMomentsNorm):
         if not self.training or mask is not None or not may_fuse(x) or process_count() > 1:
             return super().transform(x, grid, mask)
         y, *_, mean, var = fused(Switched(self.eps), x, *self.gain_and_bias(x.dtype), *self.mixing_weights(x.dtype))
-        self.collect(torch.cat([mean, var]).view(2, -1), x.new_full((2, 1), x.shape[0] * x.shape[1]))
+        self.collect_counted(torch.cat([mean, var]).view(2, -1), x.shape[0] * x.shape[1])
         return y
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
