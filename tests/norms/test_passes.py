@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dynavit.norms import create_norm, feature, passes
+from dynavit.norms import create_norm, feature, passes, sn
 from dynavit.norms.annealed import AnnealedNorm
 from dynavit.norms.passes import build, native
 from dynavit.norms.statistics import projected_map, running, standardised
@@ -28,6 +28,7 @@ NORMS = {
     "in": {"unbiased": True},
     "zscore": {"eta": 0.3},
     "minmax": {},
+    "sn": {},
     "ldfn": {"rms": True},
     "ldfn, channels": {"groups": "channel", "eta": None},
 }
@@ -57,7 +58,7 @@ def by_torch(monkeypatch):
     """Norms as on a machine without a compiler."""
 
     def switch() -> None:
-        for module in (passes, standardised, running, projected_map, feature):
+        for module in (passes, standardised, running, projected_map, feature, sn):
             monkeypatch.setattr(module, "may_be_native", lambda _: False)
 
     return switch
@@ -136,9 +137,9 @@ def test_threads_do_not_change_a_bit(name):
     torch.testing.assert_close(norms[0].state_dict(), norms[1].state_dict(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["bn", "in", "gn", "repbn"])
+@pytest.mark.parametrize("name", ["bn", "in", "gn", "repbn", "sn"])
 def test_many_tokens_far_from_0(name):
-    """25,000 tokens of mean 1e3, deviation 1, float32: no worse than twice nn.LayerNorm; torch's batch norm is 20 times worse."""
+    """25,000 tokens of mean 1e3, deviation 1, float32: no worse than twice nn.LayerNorm; torch's bn is 20 times worse."""
     x = 1e3 + torch.randn(8, 3136, 16, generator=torch.Generator().manual_seed(0))
     options = {"eta": 0.0} if name == "repbn" else {}
     norm, exact = (create_norm(name, 16, heads=4, dtype=dtype, **options) for dtype in (torch.float32, torch.float64))

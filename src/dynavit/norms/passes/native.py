@@ -17,6 +17,8 @@ _ARGUMENTS: dict[str, list[Any]] = {  # after the sizes and the threads
     "standardised_backward": [_COUNT, *[_REAL] * 2, *[_ARRAY] * 12],
     "projected_forward": [_REAL, *[_ARRAY] * 8],
     "projected_backward": [_ARRAY] * 12,
+    "switched_forward": [_REAL, *[_ARRAY] * 9],
+    "switched_backward": [_REAL, *[_ARRAY] * 13],
 }
 _OF_CHANNELS: dict[str, list[Any]] = {  # after the number of channels
     "move_running": [_REAL, _REAL, *[_ARRAY] * 3],

@@ -79,13 +79,11 @@ INLINE REAL sum_of_lanes(Lanes lanes) {
     return sum;
 }
 
-/* Mean, and 1 / sqrt(variance + eps). */
-static void token_moments_of(const REAL *restrict x, long channels, double eps,
-                             REAL *restrict moments) {
+static void token_mean_and_var(const REAL *restrict x, long channels, REAL *restrict moments) {
     Lanes sums = {0}, squares = {0};
     long whole = channels / LANES * LANES;
-    REAL first = x[0], sum = 0,
-         square = 0; /* less a number of the token: a large mean would be lost in the rounding */
+    /* less a number of the token: a large mean would be lost in the rounding */
+    REAL first = x[0], sum = 0, square = 0;
     for (long k = 0; k < whole; k += LANES) sums += load(x + k) - first;
     for (long k = whole; k < channels; k++) sum += x[k] - first;
     REAL mean = first + (sum + sum_of_lanes(sums)) / channels;
@@ -95,7 +93,13 @@ static void token_moments_of(const REAL *restrict x, long channels, double eps,
     }
     for (long k = whole; k < channels; k++) square += (x[k] - mean) * (x[k] - mean);
     moments[0] = mean;
-    moments[1] = 1 / sqrt((square + sum_of_lanes(squares)) / channels + eps);
+    moments[1] = (square + sum_of_lanes(squares)) / channels;
+}
+
+/* Mean, and 1 / sqrt(variance + eps). */
+static void token_moments_of(const REAL *x, long channels, double eps, REAL *moments) {
+    token_mean_and_var(x, channels, moments);
+    moments[1] = 1 / sqrt(moments[1] + eps);
 }
 
 /* ---- moments of channels ---- */

@@ -4,3 +4,4 @@
 #include "passes.h"
 
 #include "feature.h"
+#include "switched.h"
