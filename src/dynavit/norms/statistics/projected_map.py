@@ -112,8 +112,8 @@ class _NativeProjectedMap(torch.autograd.Function):
             dx, along_scale, along_shift = _gradients(dy, x, mean, inverse, scale, projected, count)
             if norm_weight is None:
                 return dx, None, None, along_scale, along_shift, None, None, None
-            of_norm, along_norm = _norm_gradients(dy, x, norm_weight, tokens)
-            return dx + of_norm, None, None, along_scale, along_shift, None, along_norm, None
+            of_norm, of_weight = _norm_gradients(dy, x, norm_weight, tokens)
+            return dx + of_norm, None, None, along_scale, along_shift, None, of_weight, None
         dx, along_scale, along_shift = torch.empty_like(x), torch.empty_like(scale), torch.empty_like(scale)
         along_norm = None if norm_weight is None else torch.empty_like(norm_weight)
         read = (x, mean, inverse, scale, projected, norm_weight, tokens, dy.contiguous())
