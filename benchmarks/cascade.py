@@ -9,7 +9,6 @@ runs every exit. Both have the same weights and give the same logits (checked fi
 import argparse
 import json
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 import dynavit
 from dynavit.bench.machine import describe_machine
-from dynavit.bench.timing import Timing, time_interleaved
+from dynavit.bench.timing import time_interleaved
 
 
 def enlarge(image: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -83,19 +82,6 @@ def released_path(cascade, images, exits=3):
     return found
 
 
-def processor_time(ways, repeats):
-    """As `time_interleaved`, in seconds of the processor, for a machine that others use too. For one thread."""
-    for call in ways.values():
-        call()
-    rounds = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, call in ways.items():
-            start = time.process_time()
-            call()
-            rounds[name].append(time.process_time() - start)
-    return {name: Timing(seconds) for name, seconds in rounds.items()}
-
-
 def measure(batch, repeats, clock):
     torch.manual_seed(0)
     cascade = dynavit.create_model("dvt_t2t_vit_12").eval()
@@ -112,7 +98,7 @@ def measure(batch, repeats, clock):
         for at in range(3):
             ways[f"{name}, exit {at + 1} alone"] = lambda model=model, state=state: model.step(state)
             state = model.step(state)[1]
-    timings = clock(ways, repeats=repeats)
+    timings = time_interleaved(ways, repeats, inner=1, warmup=1, clock=clock)
     pairs = {
         "released path: all exits / exit 1 (at batch 8 11 to 15, or it is not the released one)": (
             "released path, all exits",
@@ -136,10 +122,9 @@ def main():
     parser.add_argument("--quiet", action="store_true", help="nothing else was running on the machine")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    clock = partial(time_interleaved, inner=1, warmup=1)
     if options.processor_time:
         torch.set_num_threads(1)
-        clock = processor_time
+    clock = time.process_time if options.processor_time else time.perf_counter
     result = {
         "machine": describe_machine(),
         "quiet": options.quiet,

@@ -20,6 +20,13 @@ def test_the_clock_waits_for_the_device(monkeypatch):
     assert "".join(seen) == "a" + 2 * "a|aa|"
 
 
+def test_any_clock_will_do():
+    """One that moves by 4 at every look: 2 per call of two."""
+    looks = iter(range(0, 1000, 4))
+    found = time_interleaved({"a": lambda: None}, repeats=3, inner=2, clock=lambda: next(looks))
+    assert found["a"].rounds == [2.0, 2.0, 2.0]
+
+
 def test_ratio_is_the_median_of_rounds():
     """A round in which the whole machine was slow does not count double."""
     slow_third_round = Timing([2.0, 4.0, 60.0]), Timing([1.0, 2.0, 10.0])

@@ -14,6 +14,7 @@ from ..common.files import write_json
 from ..common.registry import nearest_match_error
 from ..engine.device import best_device, usable_device
 from ..norms import list_norms
+from ..norms.annealed import AnnealedNorm
 from ..norms.dtn.gpu.gate import obstacle
 from ..norms.dtn.native.build import native_kernel_available
 from ..norms.seat import Seat, misfit, seat_norm
@@ -198,6 +199,8 @@ def _layer(norm: str, shape: Shape, **options: Any) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         layer = seat_norm(norm, Seat(shape.dim, shape.heads, ndim=len(shape.grid)), options)
+    if isinstance(layer, AnnealedNorm):
+        layer.set_progress(1, 2)  # both of its norms at work, as in most of a run; at first it is LayerNorm alone
     if layer.needs_grid:
         layer.register_forward_pre_hook(lambda module, args: (*args, shape.grid))
     return layer

@@ -31,12 +31,18 @@ class Timing:
 
 
 def time_interleaved(
-    calls: Mapping[str, Callable[[], object]], repeats: int = 30, inner: int = 3, warmup: int = 3, device: torch.device = CPU
+    calls: Mapping[str, Callable[[], object]],
+    repeats: int = 30,
+    inner: int = 3,
+    warmup: int = 3,
+    device: torch.device = CPU,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time each call in `repeats` rounds.
 
     In its turn a contestant first runs once untimed, so that it does not pay for a cache the one before it has filled,
     and then `inner` times by the clock. The clock is read when `device`, on which the calls work, has nothing left to do.
+    `clock=time.process_time` is for one thread on a machine that others use too.
     """
     for _ in range(warmup):
         for call in calls.values():
@@ -50,11 +56,11 @@ def time_interleaved(
             for name, call in calls.items():
                 call()
                 wait_for(device)
-                start = time.perf_counter()
+                start = clock()
                 for _ in range(inner):
                     call()
                 wait_for(device)
-                rounds[name].append((time.perf_counter() - start) / inner)
+                rounds[name].append((clock() - start) / inner)
     finally:
         if collecting:
             gc.enable()

@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .beside import Beside
 from .contract import Grid, statistics_dtype
-from .statistics.smoothed import SmoothedNorm
+from .statistics.smoothed import SmoothedNorm, known_to_host
+from .transforms import needs_plain_operations
 
 Evaluation = Literal["blend", "final"]
 PARTS = 2**30
@@ -90,11 +92,20 @@ class AnnealedNorm(SmoothedNorm):
         if not self.training:
             layer_norm = F.layer_norm(x, (self.dim,), weight, bias, self.ln_eps)
             return torch.lerp(super().transform(x, grid, mask), layer_norm, blend)
+        if known_to_host(self.blend_parts) and self.blend_parts.item() == PARTS and not needs_plain_operations():
+            # LayerNorm alone. N only watches, and its parameters have the gradient 0 that its share gives them.
+            self.watch(x, mask)
+            others = [
+                parameter
+                for parameter in self.parameters()
+                if parameter is not self.ln_weight and parameter is not self.ln_bias
+            ]
+            y: Tensor = _WithoutSlope.apply(F.layer_norm(x, (self.dim,), weight, bias, self.ln_eps), *others)
+            return y
         # The shares enter the parameters, which are few, instead of the results and their gradients.
-        own = self.train_share(x, mask, 1 - blend)
         weight = blend.expand(self.dim) if weight is None else weight * blend
-        layer_norm = F.layer_norm(x, (self.dim,), weight, None if bias is None else bias * blend, self.ln_eps)
-        return layer_norm.add_(own)  # in place: no derivative of LayerNorm reads its result
+        bias = None if bias is None else bias * blend
+        return self.train_share(x, mask, Beside(1 - blend, weight, bias, self.ln_eps))
 
     def set_progress(self, step: int, total: int) -> None:
         """Set `blend` before step number `step`, from 0, of `total`. It never rises."""
@@ -109,3 +120,18 @@ class AnnealedNorm(SmoothedNorm):
                 f"{type(self).__name__} is still {float(self.blend):.0%} LayerNorm and no affine map: train on until "
                 "annealing has ended, or set_progress(1, 1) if the rest may be dropped"
             )
+
+
+class _WithoutSlope(torch.autograd.Function):
+    """Passes y through, as a function of parameters that it does not depend on: their gradients are 0 rather than missing."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*parameters)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)
+        zeros = (torch.zeros_like(parameter) if need else None for parameter, need in wanted)
+        return grad, *zeros

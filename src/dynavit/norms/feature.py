@@ -20,12 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .beside import Beside
 from .contract import Grid, statistics_dtype
-from .statistics.distributed import sum_over_processes
+from .passes import may_be_native, native
+from .statistics.distributed import process_count, sum_over_processes
+from .statistics.feature_map import Mixture, feature_map, move_population
 from .statistics.moments import moments
 from .statistics.outlier_guard import guard
-from .statistics.projected_map import projected_map
-from .statistics.ranges import Extrema, batch_range, image_ranges, normal_range
+from .statistics.projected_map import native_projected_map, projected_map
+from .statistics.ranges import Extrema, batch_range, image_ranges, normal_range, normal_range_of
 from .statistics.smoothed import SmoothedNorm, is_recomputation
 from .transforms import need_own_backward
 
@@ -58,6 +61,9 @@ class FeatureNorm(SmoothedNorm):
     window: Tensor
     steps: Tensor
     opening: Tensor
+    last_population: Tensor
+    last_steps: Tensor
+    last_opening: Tensor
 
     def __init__(
         self,
@@ -117,8 +123,11 @@ class FeatureNorm(SmoothedNorm):
         scale, shift = self.population_map()
         return x * scale.to(x.dtype) + shift.to(x.dtype)
 
-    def train_share(self, x: Tensor, mask: Tensor | None, share: Tensor | None) -> Tensor:
+    def train_share(self, x: Tensor, mask: Tensor | None, beside: Beside | None) -> Tensor:
+        share = None if beside is None else beside.share
         need_own_backward(f"{type(self).__name__} in training")
+        if mask is None and self.statistics_by_c(x) and self.population.dtype == x.dtype:
+            return self._train_by_c(x, beside)
         with torch.no_grad():
             statistics, weight = self.batch_statistics(x, mask)
             batch = self.measure(statistics, weight)
@@ -146,7 +155,38 @@ class FeatureNorm(SmoothedNorm):
         if self.eta is not None:
             eta = self.eta.to(x.dtype) if share is None else self.eta.to(x.dtype) * share
             scale, shift = scale + eta * sigma, shift + eta * mean
-        return projected_map(x, mean, sigma, scale, shift, projected, weight[0])
+        whole = mask is None and process_count() == 1
+        return projected_map(x, mean, sigma, scale, shift, projected, weight[0], beside, whole)
+
+    @torch.no_grad()
+    def watch(self, x: Tensor, mask: Tensor | None) -> None:
+        self.collect(*self.batch_statistics(x, mask))
+
+    def _train_by_c(self, x: Tensor, beside: Beside | None) -> Tensor:
+        """`train_share` with the same equations in C."""
+        share = None if beside is None else beside.share
+        with torch.no_grad():
+            statistics, weight = self.batch_statistics(x, None)
+            population, steps, opening = self._state_found()
+            open_by = 0.0 if self.recalibrating else opening.item()
+        gain, bias = self._affine(x.dtype, share)
+        eta = None if self.eta is None else self.eta.to(x.dtype)
+        logits = self.mixing_logits(x.dtype)
+        mixture = Mixture(
+            self.experts,
+            1 if logits is None else len(logits[0]),
+            self.eps,
+            open_by * math.log(self.r_max),
+            open_by * self.d_max,
+        )
+        eta = eta if eta is None or share is None else eta * share
+        found = feature_map(statistics, population if steps.item() else None, gain, bias, eta, logits, mixture)
+        self.collect(statistics, weight)
+        return native_projected_map(x, statistics[0], found.inverse, found.scale, found.shift, found.projected, beside)
+
+    def mixing_logits(self, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+        """Of centres and scales, (groups, k) each; None: there is one expert."""
+        return None
 
     def population_map(self) -> tuple[Tensor, Tensor]:
         """(scale, shift), both (c): the smoothed statistics, the affine parameters and eta as one map."""
@@ -176,6 +216,8 @@ class FeatureNorm(SmoothedNorm):
 
     def batch_statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Rows (rows, c) and their weights (rows, 1): mean, variance, and middle, spread (extrema="batch": min, max)."""
+        if mask is None and self.statistics_by_c(x):
+            return self.counted_statistics(x)
         mean, var, count = moments(x, (0, 1), None if mask is None else mask[..., None], reduce=sum_over_processes)
         rows, weights = [mean.view(1, -1), var.view(1, -1)], [count.view(1, 1)] * 2
         if "minmax" in self.experts:
@@ -185,6 +227,21 @@ class FeatureNorm(SmoothedNorm):
                 ranges, images = image_ranges(x, mask, self.quantile if self.extrema == "quantile" else 0.0)
                 rows, weights = [*rows, ranges], [*weights, images]
         return torch.cat(rows), torch.cat(weights)
+
+    def statistics_by_c(self, x: Tensor) -> bool:
+        """Whether one call of C finds the statistics of tokens x (b, t, c) without a mask."""
+        if torch.compiler.is_compiling() or process_count() > 1 or not x.numel() or not may_be_native(x):
+            return False
+        return "minmax" not in self.experts or (self.extrema == "image_mean" and x.shape[1] > 1)
+
+    def counted_statistics(self, x: Tensor, line: bool = False) -> tuple[Tensor, Tensor]:
+        """`batch_statistics` by C, with rows about LayerNorm as a line in x if they are asked for."""
+        samples, tokens, _ = x.shape
+        ranges = "minmax" in self.experts
+        unit = 0.5 / normal_range_of(tokens) if ranges else None
+        rows = native.batch_moments(x.contiguous(), unit, self.eps if line else None)
+        counts = [samples * tokens] * 2 + [samples] * 2 * ranges + [samples * tokens] * 3 * line
+        return rows, x.new_tensor(counts)[:, None]
 
     def merge(self, old: Tensor, old_weight: Tensor, new: Tensor, new_weight: Tensor) -> Tensor:
         """Exact for two sets of tokens of different images."""
@@ -229,18 +286,29 @@ class FeatureNorm(SmoothedNorm):
 
     def _state_in_use(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """The population (2k, c) before this call moves it, in the first call the batch itself, and the opening ()."""
-        if is_recomputation():
-            state = tuple(getattr(self, f"last_{name}") for name in STATE)
-        else:
-            state = (self.population, self.steps, self.opening)
-            if not torch.compiler.is_compiling():
-                for name in STATE:
-                    getattr(self, f"last_{name}").copy_(getattr(self, name))
-        population, opening = (_opaque_in_use if torch.compiler.is_compiling() else _in_use)(batch, *state)
+        in_use = _opaque_in_use if torch.compiler.is_compiling() else _in_use
+        population, opening = in_use(batch, *self._state_found())
         # Recalibration looks at weights that the population was not made with.
         return population, torch.zeros_like(opening) if self.recalibrating else opening
 
+    def _state_found(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Population, steps and opening as this call, or the call that it repeats, finds them."""
+        if is_recomputation():
+            return self.last_population, self.last_steps, self.last_opening
+        if not torch.compiler.is_compiling():
+            for name in STATE:
+                getattr(self, f"last_{name}").copy_(getattr(self, name))
+        return self.population, self.steps, self.opening
+
     def move(self, statistics: Tensor, weight: Tensor) -> None:
+        if self._moves_by_c(statistics, weight):
+            steps = int(self.steps.item())
+            rule = (self.experts, self.eps, self.alpha, self.tau)
+            move_population(statistics, self.population, self.window, steps, *rule)
+            self.steps.add_(1)
+            if not self.told_progress:
+                self.opening.fill_(min(1.0, max(0.0, self._opened((steps + 1) / ASSUMED_STEPS))))
+            return
         wide = statistics_dtype(statistics.dtype)
         new, window, old = self.measure(statistics.to(wide), weight.to(wide)), self.window.to(wide), self.population.to(wide)
         log_scales = window[:, len(self.experts) :].mean(0)
@@ -253,6 +321,13 @@ class FeatureNorm(SmoothedNorm):
         self.steps.add_(seen.squeeze())
         if not self.told_progress:
             self.opening.copy_(self._opened(self.steps / ASSUMED_STEPS).clamp(0, 1))
+
+    def _moves_by_c(self, statistics: Tensor, weight: Tensor) -> bool:
+        """Whether this is an ordinary step, of two tokens or more in each image, whose numbers C reads."""
+        if torch.compiler.is_compiling() or statistics.dtype != self.population.dtype or not may_be_native(statistics):
+            return False
+        tokens, *_ = counts = weight.flatten().tolist()
+        return tokens > 1 and ("minmax" not in self.experts or (self.extrema != "batch" and counts[2] == counts[3]))
 
     def adopt(self, statistics: Tensor, weight: Tensor) -> None:
         wide = statistics_dtype(statistics.dtype)

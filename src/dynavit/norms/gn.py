@@ -7,9 +7,9 @@ from torch import Tensor
 
 from .contract import Grid, Norm
 from .factory import register_norm
-from .fused import fused, may_fuse
+from .fused import may_fuse
 from .statistics.moments import moments
-from .statistics.standardised import Standardised, of_head
+from .statistics.standardised import of_head, standardised
 
 
 @register_norm("gn")
@@ -28,7 +28,7 @@ class GroupNorm(Norm):
 
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         if mask is None and may_fuse(x):
-            return fused(Standardised(of_head(self.heads), self.eps), x, *self.gain_and_bias(x.dtype), None)[0]
+            return standardised(x, *self.gain_and_bias(x.dtype), of_head(self.heads), self.heads, self.eps)
         return super().transform(x, grid, mask)
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:

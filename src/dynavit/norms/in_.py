@@ -7,9 +7,9 @@ from torch import Tensor
 
 from .contract import Grid, Norm
 from .factory import register_norm
-from .fused import fused, may_fuse
+from .fused import may_fuse
 from .statistics.moments import moments, unbiased
-from .statistics.standardised import Standardised, of_channel
+from .statistics.standardised import of_channel, standardised
 
 
 @register_norm("in")
@@ -36,8 +36,8 @@ class InstanceNorm(Norm):
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         if mask is None and may_fuse(x):
             count = x.shape[1]
-            rule = Standardised(of_channel, self.eps, count / max(count - 1, 1) if self.unbiased else 1.0)
-            return fused(rule, x, *self.gain_and_bias(x.dtype), None)[0]
+            correction = count / max(count - 1, 1) if self.unbiased else 1.0
+            return standardised(x, *self.gain_and_bias(x.dtype), of_channel, self.dim, self.eps, correction)
         return super().transform(x, grid, mask)
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ from .annealed import AnnealedNorm, Evaluation
 from .contract import statistics_dtype
 from .factory import register_norm
 from .feature import FeatureNorm
+from .passes import native
 from .statistics.distributed import sum_over_processes, whole, write
 from .statistics.moments import moments
 from .statistics.ranges import Extrema
@@ -113,6 +114,9 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
     def mixture(self, experts: Tensor) -> tuple[Tensor, Tensor]:
         return self._mixed(experts, self.centre_logit, self.scale_logit)
 
+    def mixing_logits(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return self.centre_logit.to(dtype), self.scale_logit.to(dtype)
+
     def _mixed(self, experts: Tensor, centre_logit: Tensor, scale_logit: Tensor) -> tuple[Tensor, Tensor]:
         centres, log_scales = experts.chunk(2)
         return self._mean(centres, centre_logit), self._mean(log_scales, scale_logit)
@@ -127,6 +131,8 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
 
     def batch_statistics(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Those of the experts and, until annealing begins, LN's mean and variance and its covariance with x."""
+        if self.before_annealing and mask is None and self.statistics_by_c(x):
+            return self.counted_statistics(x, line=True)
         statistics, weight = super().batch_statistics(x, mask)
         if not self.before_annealing:
             return torch.cat([statistics, statistics.new_zeros(3, self.dim)]), torch.cat([weight, weight.new_zeros(3, 1)])
@@ -144,8 +150,13 @@ class LearnableDynamicFeatureNorm(AnnealedNorm, FeatureNorm):
         return torch.cat([super().merge(old, old_weight, new, new_weight), line[2:]])
 
     def move(self, statistics: Tensor, weight: Tensor) -> None:
-        share = torch.where(self.steps == 0, 1.0, self.line.new_full((), 1.0 - self.alpha))
-        self.line.copy_(_join(self.line, _line(statistics), torch.where(weight[-1] > 1, share, 0.0)))
+        if self._moves_by_c(statistics, weight):
+            if weight[-1].item() > 1:
+                taken = 1.0 if self.steps.item() == 0 else 1.0 - self.alpha
+                native.run_on_channels("line_move", self.line, taken, statistics, statistics[-3:], self.line)
+        else:
+            share = torch.where(self.steps == 0, 1.0, self.line.new_full((), 1.0 - self.alpha))
+            self.line.copy_(_join(self.line, _line(statistics), torch.where(weight[-1] > 1, share, 0.0)))
         super().move(statistics, weight)
 
     def set_progress(self, step: int, total: int) -> None:

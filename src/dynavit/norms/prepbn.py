@@ -76,6 +76,10 @@ class PRepBN(AnnealedNorm, BatchNormPlusInput):
 
     # ---- A schedule in steps
 
+    @property
+    def counts_every_step(self) -> bool:
+        return self.steps is None
+
     def move(self, statistics: Tensor, weight: Tensor) -> None:
         if self.steps is not None:
             weight = torch.where(self.steps >= self.warm_steps, weight, 0.0)

@@ -10,10 +10,11 @@ from .contract import Grid
 from .factory import register_norm
 from .fused import fused, may_fuse
 from .linear_share import LinearShares, linear_share
+from .passes import may_be_native
 from .statistics.distributed import process_count
 from .statistics.moments import moments
 from .statistics.running import RunningMomentsNorm
-from .statistics.switched import Switched
+from .statistics.switched import NativeSwitched, Switched
 
 
 @register_norm("sn")
@@ -90,8 +91,13 @@ class SwitchableNorm(LinearShares, RunningMomentsNorm):
     def transform(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:
         if not self.training or mask is not None or not may_fuse(x) or process_count() > 1:
             return super().transform(x, grid, mask)
-        y, *_, mean, var = fused(Switched(self.eps), x, *self.gain_and_bias(x.dtype), *self.mixing_weights(x.dtype))
-        self.collect(torch.cat([mean, var]).view(2, -1), x.new_full((2, 1), x.shape[0] * x.shape[1]))
+        inputs = (x, *self.gain_and_bias(x.dtype), *self.mixing_weights(x.dtype))
+        if may_be_native(x):
+            y, *_, found = fused(NativeSwitched(self.eps), *inputs)
+        else:
+            y, *_, mean, var = fused(Switched(self.eps), *inputs)
+            found = torch.cat([mean, var]).view(2, -1)
+        self.collect_counted(found, x.shape[0] * x.shape[1])
         return y
 
     def normalise(self, x: Tensor, grid: Grid | None, mask: Tensor | None) -> Tensor:

@@ -312,6 +312,29 @@ def test_exported_with_any_batch_size():
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
+def test_exits_are_compiled_one_by_one(monkeypatch):
+    """With the caller's options; names of parameters stay as they are."""
+    cascade, asked = build("two square grids"), []
+    names = [*cascade.state_dict()]
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: asked.append((module, options)))
+    cascade.compile_exits(dynamic=True)
+    assert asked == [(exit, {"dynamic": True}) for exit in cascade.exits]
+    assert [*cascade.state_dict()] == names
+
+
+# torch 2.13's inductor uses torch.jit, which warns.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_compiled_exits_give_the_same_logits():
+    cascade, x = build("two square grids"), images("two square grids")
+    plain = [logits.detach() for logits in cascade(x)]
+    names = [*cascade.state_dict()]
+    cascade.compile_exits()
+    with torch.no_grad():
+        torch.testing.assert_close([*cascade(x)], plain, rtol=1e-10, atol=1e-10)
+    assert [*cascade.state_dict()] == names
+
+
 # --- refusals
 
 

@@ -71,6 +71,31 @@ def test_picking_rows_equals_the_dense_product_with_its_gradients(monkeypatch, d
     assert found[0][0].dtype == dtype
 
 
+@pytest.mark.parametrize("at_hand", [0, 10**6])
+def test_pairs_by_picking_equal_the_dense_product_with_their_gradients(monkeypatch, at_hand):
+    """Both sides picked, or one of them: E c E^T."""
+    monkeypatch.setattr(upsample, "FEW_TOKENS", 0)
+    monkeypatch.setattr(upsample, "AT_HAND", at_hand)
+    torch.manual_seed(0)
+    c = torch.randn(2, 3, 31, 31, dtype=torch.float64, requires_grad=True)
+    tokens = Upsample((5, 6), (7, 10))(c)
+    plain = tokens.matrix @ c @ tokens.matrix.T
+    torch.testing.assert_close(tokens.pairs(c), plain)
+    g = torch.randn_like(plain)
+    torch.testing.assert_close(torch.autograd.grad(tokens.pairs(c), c, g), torch.autograd.grad(plain, c, g))
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+def test_patches_have_nothing_of_the_class_token(monkeypatch, few):
+    monkeypatch.setattr(upsample, "FEW_TOKENS", few)
+    x = torch.randn(2, 31, 7, dtype=torch.float64)
+    tokens = Upsample((5, 6), (7, 10))(x)
+    found = tokens.patches.rows(x)
+    assert not found[:, 0].any()
+    torch.testing.assert_close(found[:, 1:], tokens.rows(x)[:, 1:])
+    assert torch.equal(tokens.patches.rows(x), found)  # tables that were made before
+
+
 def test_the_map_is_exact_after_any_change_of_precision():
     ours = Upsample((2, 2), (3, 3)).half().double()(torch.zeros(1, dtype=torch.float64)).matrix
     third = Upsample((7, 7), (10, 10)).float().double()(torch.zeros(1, dtype=torch.float64)).matrix

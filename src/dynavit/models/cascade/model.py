@@ -92,6 +92,14 @@ class Cascade(TimmModel):
             )
         return ExitState(0, images)
 
+    def compile_exits(self, **options: Any) -> None:
+        """torch.compile every exit, in place, at its next call; options are those of torch.compile.
+
+        State and names of parameters stay as they are. docs/cascade.md says what it costs and gains.
+        """
+        for exit in self.exits:
+            exit.compile(**options)
+
     def step(self, state: ExitState) -> tuple[Tensor, ExitState]:
         """Run the exit that the batch waits for: its logits (b, num_classes), and the batch on its way to the next."""
         if state.exit >= len(self.exits):

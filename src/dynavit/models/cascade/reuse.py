@@ -25,8 +25,8 @@ class FeatureReuse(nn.Module):
         self.mlp = Mlp(dim, hidden, out=width)
 
     def forward(self, features: Tensor, upsample: TokenMap) -> Tensor:
-        few = self.mlp(self.norm(features))
-        return upsample.rows(F.pad(few[:, 1:], (0, 0, 1, 0)))
+        assert upsample.patches is not None
+        return upsample.patches.rows(self.mlp(self.norm(features)))
 
 
 class RelationReuse(nn.Module):

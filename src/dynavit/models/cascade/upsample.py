@@ -10,7 +10,7 @@ Axes:  b anything in front, n old tokens, m new tokens, c channels, k weights of
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..conv_tokens import Grid
 
 FEW_TOKENS = 64  # up to here a dense product is at least as fast as picking rows
+AT_HAND = 2**16  # numbers that stay in a core's cache, where transposing them costs less than a dense product
 
 
 def axis_weights(old: int, new: int) -> list[dict[int, Fraction]]:
@@ -40,27 +41,45 @@ def axis_weights(old: int, new: int) -> list[dict[int, Fraction]]:
 
 @dataclass(frozen=True)
 class TokenMap:
-    """E in one precision: as a matrix (m, n), and as the old tokens (m, k) and weights (m, k) of each new one."""
+    """E in one precision: as a matrix (m, n), and as the old tokens (m, k) and weights (m, k) of each new one.
+
+    `patches` is the map that gives the class token 0 instead of passing it on.
+    """
 
     matrix: Tensor
     source: Tensor
     weights: Tensor
+    patches: "TokenMap | None" = None
+    repeated: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # tables of several samples in a row
 
     def rows(self, x: Tensor) -> Tensor:
         """E x: (*b, n, c) -> (*b, m, c)."""
         m, n = self.matrix.shape
-        if n <= FEW_TOKENS or x.device.type != "cpu" or torch.compiler.is_compiling():
+        if not self._picks(x):
             return self.matrix @ x
         table = x.reshape(-1, x.shape[-1])  # (b * n, c)
-        start = torch.arange(0, len(table), n, device=x.device)[:, None, None]
-        source = (self.source + start).flatten(0, 1)  # (b * m, k)
-        weights = self.weights.expand(len(start), -1, -1).flatten(0, 1)
+        source, weights = self._tables_for(len(table) // n)
         y = F.embedding_bag(source, table, mode="sum", per_sample_weights=weights)  # a sum of k weighted rows, not of all n
-        return y.unflatten(0, (*x.shape[:-2], m))
+        return y.view(*x.shape[:-2], m, -1)
+
+    def _tables_for(self, samples: int) -> tuple[Tensor, Tensor]:
+        """(b * m, k) each. Every block of an exit asks for the same."""
+        if samples not in self.repeated:
+            n = self.matrix.shape[1]
+            start = torch.arange(0, samples * n, n, device=self.source.device)[:, None, None]
+            self.repeated[samples] = (self.source + start).flatten(0, 1), self.weights.repeat(samples, 1)
+        return self.repeated[samples]
 
     def pairs(self, c: Tensor) -> Tensor:
         """E c E^T: (*b, n, n) -> (*b, m, m)."""
+        # A counter of operations sees the product whatever the batch, so that costs do not depend on it.
+        if self._picks(c) and c.numel() <= AT_HAND and not torch._C._len_torch_dispatch_stack():
+            return self.rows(self.rows(c.mT).mT)
         return self.rows(F.linear(c, self.matrix))
+
+    def _picks(self, x: Tensor) -> bool:
+        """Whether rows are picked and added up, k for each new token, instead of multiplied."""
+        return self.matrix.shape[1] > FEW_TOKENS and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class Upsample(nn.Module):
@@ -85,7 +104,10 @@ class Upsample(nn.Module):
         """The map in the precision of `like`."""
         weights = self.numerator.to(like.dtype) / self.denominator.to(like.dtype)
         zeros = weights.new_zeros(len(weights), 1 + math.prod(self.old))
-        return TokenMap(zeros.scatter_add(1, self.source, weights), self.source, weights)
+        matrix = zeros.scatter_add(1, self.source, weights)
+        of_patches = [F.pad(part[1:], (0, 0, 1, 0)) for part in (matrix, weights)]
+        patches = TokenMap(of_patches[0], self.source, of_patches[1])
+        return TokenMap(matrix, self.source, weights, patches)
 
     def _tables(self) -> tuple[list[list[int]], ...]:
         """Old tokens of each new one, and their weights' numerators and denominators; filled up with weights 0."""

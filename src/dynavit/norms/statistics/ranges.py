@@ -34,7 +34,7 @@ def image_ranges(x: Tensor, mask: Tensor | None, q: float = 0.0) -> tuple[Tensor
         # The same number for every image is known without asking the device.
         low, high = _extrema(x, None) if q == 0 else _quantiles(x, None, x.new_full((x.shape[0], 1), x.shape[1]), q)
         images = x.new_full((2, 1), x.shape[0])
-        rows = torch.stack([high + low, (high - low) / _normal_range_of(x.shape[1], q)]) / 2
+        rows = torch.stack([high + low, (high - low) / normal_range_of(x.shape[1], q)]) / 2
         total, images = sum_over_processes(rows.sum(1), images)
         return total / images.clamp(min=1), images
     x, mask = _with_a_token(x, mask)
@@ -70,7 +70,7 @@ def normal_range(count: Tensor, q: float = 0.0) -> Tensor:
 
 
 @functools.cache
-def _normal_range_of(count: int, q: float) -> float:
+def normal_range_of(count: int, q: float = 0.0) -> float:
     """`normal_range` of a number that the host knows."""
     place = (count - 1) * q
     below = math.floor(place)

@@ -5,12 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..beside import Beside
 from ..contract import Grid, statistics_dtype
-from ..fused import fused, may_fuse
+from ..fused import may_fuse
+from ..passes import may_be_native, native
 from .distributed import process_count, sum_over_processes
 from .moments import moments, unbiased
-from .smoothed import SmoothedNorm
-from .standardised import BatchStandardised
+from .smoothed import SmoothedNorm, is_recomputation
+from .standardised import batch_standardised
 
 
 class RunningMomentsNorm(SmoothedNorm):
@@ -45,6 +47,34 @@ class RunningMomentsNorm(SmoothedNorm):
         self.collect(torch.stack([mean, var]).detach(), count.expand(2)[:, None])
         return mean, var
 
+    @torch.no_grad()
+    def collect_counted(self, found: Tensor, count: int) -> None:
+        """`collect` of moments (2, c) of so many tokens of this process, in one call of C where that is possible."""
+        direct = self.counts_every_step and not self.recalibrating and found.dtype == self.pending.dtype
+        if not direct or not may_be_native(found) or not may_be_native(self.pending):
+            self.collect(found, found.new_full((2, 1), count))
+        elif is_recomputation():
+            return
+        elif self.deferred:
+            native.run_on_channels("merge_running", found, count, found, self.pending, self.pending_weight)
+        else:
+            state = (found, self.running_mean, self.running_var)
+            broken = native.run_on_channels("move_running", found, count, self.momentum, *state)
+            if broken:
+                self.skipped_steps.add_(1)
+
+    @property
+    def counts_every_step(self) -> bool:
+        """Whether `move` does nothing but move; a subclass with a schedule says when."""
+        return True
+
+    @torch.no_grad()
+    def watch(self, x: Tensor, mask: Tensor | None) -> None:
+        if mask is None and may_fuse(x) and process_count() == 1 and may_be_native(x):
+            self.collect_counted(native.batch_moments(x.contiguous()), x.shape[0] * x.shape[1])
+        else:
+            self.batch_moments(x, mask)
+
     def merge(self, old: Tensor, old_weight: Tensor, new: Tensor, new_weight: Tensor) -> Tensor:
         """Moments of two sets of values together: the variance within the sets, and that between their means."""
         share = new_weight[:1] / (old_weight[:1] + new_weight[:1]).clamp(min=1)
@@ -77,12 +107,13 @@ class AffineAtEvaluation(RunningMomentsNorm):
         scale, shift = self.running_map()
         return x * scale.to(x.dtype) + shift.to(x.dtype)
 
-    def train_share(self, x: Tensor, mask: Tensor | None, share: Tensor | None) -> Tensor:
+    def train_share(self, x: Tensor, mask: Tensor | None, beside: Beside | None) -> Tensor:
+        share = None if beside is None else beside.share
         weight, bias = self.gain_and_bias(x.dtype, share)
         eta = self.input_gain(x.dtype, share)
         if mask is None and may_fuse(x) and process_count() == 1:
-            y, mean, var = fused(BatchStandardised(self.eps), x, weight, bias, eta)
-            self.collect(torch.cat([mean, var]).view(2, -1), x.new_full((2, 1), x.shape[0] * x.shape[1]))
+            y, found = batch_standardised(x, weight, bias, eta, self.eps, beside)
+            self.collect_counted(found, x.shape[0] * x.shape[1])
             return y
         mean, var = self.batch_moments(x, mask)
         y = (x - mean) * torch.rsqrt(var + self.eps)
@@ -90,7 +121,9 @@ class AffineAtEvaluation(RunningMomentsNorm):
             y = y * weight
         if bias is not None:
             y = y + bias
-        return y if eta is None else y + eta * x
+        if eta is not None:
+            y = y + eta * x
+        return y if beside is None else beside.added_to(y, x)
 
     def input_gain(self, dtype: torch.dtype, share: Tensor | None) -> Tensor | None:
         """(1): how much of x itself is added in training, times the share; None: nothing."""

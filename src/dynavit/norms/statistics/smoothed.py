@@ -11,11 +11,13 @@ backward pass. Statistics must move once per step all the same:
     NaN or infinite statistics  the step moves nothing and is counted in `skipped_steps`; a NaN would stay for ever
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..beside import Beside
 from ..contract import Grid, Norm, statistics_dtype
 from ..transforms import refuse_transforms
 
@@ -70,8 +72,12 @@ class SmoothedNorm(Norm):
         """Statistics (rows, c) of two sets of values together; here, weighted means."""
         return old + (new - old) * (new_weight / (old_weight + new_weight).clamp(min=1))
 
-    def train_share(self, x: Tensor, mask: Tensor | None, share: Tensor | None) -> Tensor:
-        """`transform` in training, its result times a share () if one is given: what an `AnnealedNorm` calls."""
+    def train_share(self, x: Tensor, mask: Tensor | None, beside: Beside | None) -> Tensor:
+        """`transform` in training; with a LayerNorm `beside` the mixture of both, which is what an `AnnealedNorm` calls."""
+        raise NotImplementedError
+
+    def watch(self, x: Tensor, mask: Tensor | None) -> None:
+        """Collect the statistics of tokens (b, t, c) in training as `train_share` does, and compute nothing else."""
         raise NotImplementedError
 
     # ---- Called by the forward pass and the training loop
@@ -101,6 +107,8 @@ class SmoothedNorm(Norm):
 
     def finite_or_none(self, statistics: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The same, or zeros of weight 0 if a number is not finite, which is counted. Processes agree, as they share them."""
+        if known_to_host(statistics) and math.isfinite(statistics.sum().item()):
+            return statistics, weight
         broken = statistics.isfinite().all().logical_not_()
         self.skipped_steps.add_(broken)
         return statistics.masked_fill(broken, 0.0), weight.masked_fill(broken, 0.0)
@@ -146,6 +154,11 @@ class SmoothedNorm(Norm):
     def scalars(self) -> dict[str, float]:
         """For logs: the steps whose statistics were not finite, so far."""
         return {"skipped_steps": float(self.skipped_steps)}
+
+
+def known_to_host(tensor: Tensor) -> bool:
+    """Whether Python may look at a value without waiting for a device or breaking a graph: then it can leave operations out."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def is_recomputation() -> bool:

@@ -13,9 +13,12 @@ symmetric projection, its own transpose. With g = dy and e = weight * g
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..fused import Rule
+from ..beside import Beside
+from ..fused import Rule, fused
+from ..passes import may_be_native, native
 
 Pool = Callable[[Tensor], Tensor]
 
@@ -121,3 +124,66 @@ class BatchStandardised(Standardised):
             grad.reshape(flat), x.reshape(flat), weight, None, None, *moments, True, self.eps, [True, True, True]
         )
         return dx.view(x.shape), dweight, dbias, None
+
+
+class NativeStandardised(Standardised):
+    """The same by C, with or without a LayerNorm beside: + norm_weight * LN(x). For tokens that `may_be_native`.
+
+    Inputs: x, weight, bias, eta, norm_weight (c) or None. Keeps m and v (2, b or 1, c), with LayerNorm those of tokens too.
+
+    Args:
+        groups: of channels of a sample that share moments; 0: each channel, over all samples.
+        norm_eps: LayerNorm's.
+    """
+
+    def __init__(self, pool: Pool, groups: int, eps: float, correction: float = 1.0, norm_eps: float = 0.0) -> None:
+        super().__init__(pool, eps, correction)
+        self.groups, self.norm_eps = groups, norm_eps
+
+    def plain(self, *inputs: Tensor | None) -> Tensor:
+        *own, norm_weight = inputs
+        y, x = super().plain(*own), own[0]
+        assert x is not None
+        return y if norm_weight is None else y + F.layer_norm(x, x.shape[-1:], norm_weight, eps=self.norm_eps)
+
+    def forward(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        x, *parameters = (None if part is None else part.contiguous() for part in inputs)
+        assert x is not None
+        y, moments = torch.empty_like(x), x.new_empty(2, x.shape[0] if self.groups else 1, x.shape[2])
+        tokens = None if parameters[-1] is None else native.token_moments_like(x)
+        options = (self.groups, self.eps, self.correction, self.norm_eps)
+        native.run("standardised_forward", x, *options, x, *parameters, moments, tokens, y)
+        return (y, moments) if tokens is None else (y, moments, tokens)
+
+    def backward(self, grad: Tensor, inputs: tuple[Tensor | None, ...], kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        x, weight, bias, eta, norm_weight = (None if part is None else part.contiguous() for part in inputs)
+        assert x is not None
+        moments, tokens = kept if len(kept) == 2 else (*kept, None)
+        grads = [None if part is None else torch.empty_like(part) for part in (x, weight, bias, eta, norm_weight)]
+        options, read = (self.groups, self.eps, self.correction), (x, weight, eta, norm_weight, moments, tokens)
+        native.run("standardised_backward", x, *options, *read, grad.contiguous(), *grads)
+        return tuple(grads)
+
+
+def standardised(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, pool: Pool, groups: int, eps: float, correction: float = 1.0
+) -> Tensor:
+    """Tokens x (b, t, c) that may be fused, by the moments of `groups` of each sample's channels, which `pool` pools."""
+    if may_be_native(x):
+        return fused(NativeStandardised(pool, groups, eps, correction), x, weight, bias, None, None)[0]
+    return fused(Standardised(pool, eps, correction), x, weight, bias, None)[0]
+
+
+def batch_standardised(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eta: Tensor | None, eps: float, beside: Beside | None
+) -> tuple[Tensor, Tensor]:
+    """The same by moments of the batch, with `beside` added, and these moments (2, c)."""
+    if may_be_native(x):
+        if weight is not None and weight.dim() == 0:
+            weight = weight.expand(x.shape[2])
+        norm_weight, norm_eps = (None, 0.0) if beside is None else (beside.weight, beside.eps)
+        bias = bias if beside is None else beside.joined_bias(bias)
+        y, found, *_ = fused(NativeStandardised(of_batch, 0, eps, norm_eps=norm_eps), x, weight, bias, eta, norm_weight)
+        return y, found.view(2, -1)
+    y, mean, var = fused(BatchStandardised(eps), x, weight, bias, eta)
+    return y if beside is None else beside.added_to(y, x), torch.cat([mean, var]).view(2, -1)

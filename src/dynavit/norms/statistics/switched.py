@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..fused import Rule
+from ..passes import native
 from .moments import moments
 
 
@@ -84,3 +85,22 @@ class Switched(Rule):
         mean = w[0] * mean_ln + (w[1] * mean_in + w[2] * mean_bn)
         of_channels = (w_var[1] * var_in + w_var[2] * var_bn).add_(self.eps)
         return torch.sub(x, mean, out=mean), torch.add(w_var[0] * var_ln, of_channels, out=work).rsqrt_()
+
+
+class NativeSwitched(Switched):
+    """The same by C, for tokens that `may_be_native`. Keeps moments of tokens, samples and, last, the batch (2, c)."""
+
+    def forward(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        x, weight, bias, w, w_var = (None if part is None else part.contiguous() for part in inputs)
+        assert x is not None
+        b, t, c = x.shape
+        y, kept = torch.empty_like(x), (x.new_empty(b, t, 2), x.new_empty(2, b, c), x.new_empty(2, c))
+        native.run("switched_forward", x, self.eps, x, weight, bias, w, w_var, *kept, y)
+        return y, *kept
+
+    def backward(self, grad: Tensor, inputs: tuple[Tensor | None, ...], kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        x, weight, bias, w, w_var = (None if part is None else part.contiguous() for part in inputs)
+        assert x is not None
+        grads = [None if part is None else torch.empty_like(part) for part in (x, weight, bias, w, w_var)]
+        native.run("switched_backward", x, self.eps, x, weight, w, w_var, *kept, grad.contiguous(), *grads)
+        return tuple(grads)
