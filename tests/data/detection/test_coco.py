@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 import torch
-from data.detection.made_up_coco import NAMES, content, write_coco, write_images
 from PIL import Image
 
+from data.detection.made_up_coco import NAMES, content, write_coco, write_images
 from dynavit.common.data import LoaderOptions
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.open import open_data
@@ -83,7 +83,7 @@ def test_a_broken_image_is_left_out_and_named(tmp_path):
     write_coco(tmp_path)
     (tmp_path / "val2017" / "a.jpg").write_bytes(b"nothing")
     found = batches(opened(tmp_path))
-    assert [message for batch in found for message in batch.broken][0].startswith("cannot read image")
+    assert next(message for batch in found for message in batch.broken).startswith("cannot read image")
     assert {target["image_id"] for batch in found for target in batch.targets} == {139, 285, 5000}
     assert sum(batch.count for batch in found) == 3
     with pytest.raises(ValueError, match="without --strict it would be left out"):

@@ -5,9 +5,9 @@ import json
 
 import numpy as np
 import pytest
-from data.detection.made_up_coco import CATEGORIES, content, crowd_mask, disc
 from faster_coco_eval import COCO
 
+from data.detection.made_up_coco import CATEGORIES, content, crowd_mask, disc
 from dynavit.data.detection.coco_file import parse_coco, read_coco
 from dynavit.data.detection.dataset import coco_form
 

@@ -53,7 +53,7 @@ def test_boxes_surround_masks_and_masks_do_not_overlap():
     ],
 )
 def test_areas_of_the_shapes(kind, area):
-    """In the plane, by counting a fine grid; nothing lies outside of the unit circle but corners of the cross and the square."""
+    """In the plane, by counting a fine grid; only corners of the square lie outside of the unit circle."""
     grid = (np.arange(800) + 0.5) / 800 * 2.6 - 1.3
     u, v = np.meshgrid(grid, grid)
     inside = KINDS[kind](u, v)

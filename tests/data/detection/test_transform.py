@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 import torch
-from data.detection.made_up_coco import disc
 from PIL import Image
 
+from data.detection.made_up_coco import disc
 from dynavit.data.detection.penn_fudan import extent
 from dynavit.data.detection.record import Record
 from dynavit.data.detection.rle import encode

@@ -65,7 +65,7 @@ def without_repeats(found: Sequence[tuple[int, Any]]) -> dict[int, Any]:
 def _accumulated(
     tools: CocoTools, kind: str, truth: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ids: Sequence[int]
 ) -> Mapping[str, Numbers]:
-    """precision (thresholds, recalls, classes, areas, most) and recall (thresholds, classes, areas, most); -1: nothing there."""
+    """precision (thresholds, recalls, classes, areas, most) and recall (thresholds, classes, areas, most); -1: nothing."""
     sizes = {image["id"]: (image["height"], image["width"]) for image in truth["images"]}
     annotations = [_annotation(number, entry, kind, sizes) for number, entry in enumerate(truth["annotations"], 1)]
     # Not by the package's own reader of results: it refuses an empty list, and takes the box's area for the mask's.

@@ -30,6 +30,7 @@ class DetectionLoader:
     def __init__(self, data: "DetectionData", split: str, how: LoaderOptions) -> None:
         self.split: DetectionSplit = data.splits[split]
         self.how = how if how.train else replace(how, batch_size=min(how.batch_size, data.eval_batch))
+        self.batch_size = self.how.batch_size
         self.samples = len(self.split)
         self.steps = steps_in(self.samples, self.how.batch_size)
         self.transform = Transform(

@@ -8,6 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from .record import Record
+from .rle import encode
 
 Result = Mapping[str, Any]
 
@@ -22,6 +27,29 @@ def coco_results(image_id: int, result: Result, category_ids: Sequence[int]) -> 
         entry = {"image_id": int(image_id), "category_id": category_ids[int(label)], "bbox": box, "score": float(score)}
         found.append(entry if mask is None else {**entry, "segmentation": _with_text(mask)})
     return found
+
+
+def in_original_pixels(boxes: Tensor, target: Mapping[str, Any]) -> Tensor:
+    """(k, 4) boxes in an input's pixels -> in those of the stored image, cut off at its border. `target` is the input's."""
+    height, width = target["original_size"]
+    down, across = target["scale"]
+    found = boxes / boxes.new_tensor([across, down, across, down])
+    if target["flipped"]:
+        found = torch.stack([width - found[:, 2], found[:, 1], width - found[:, 0], found[:, 3]], 1)
+    limits = found.new_tensor([width, height, width, height])
+    return torch.minimum(found.clamp(min=0), limits)
+
+
+def truth_of(record: Record) -> dict[str, Any]:
+    """What is annotated in an image, in the form of a result without scores: "boxes", "labels", "masks" of what can be found,
+    and "crowd_boxes"."""
+    usable = record.usable
+    return {
+        "boxes": record.corners[usable],
+        "labels": record.labels[usable],
+        "masks": [encode(mask) for mask in record.masks(usable)] if record.segments and record.masked[usable].all() else None,
+        "crowd_boxes": record.corners[record.crowd],
+    }
 
 
 def answer_of(result: Result, classes: Sequence[str], size: tuple[int, int]) -> dict[str, Any]:
