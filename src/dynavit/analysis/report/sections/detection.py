@@ -18,7 +18,7 @@ from ..words import split_name
 
 SURE = 0.5
 SHOWN = 8  # pictures
-OF_A_SORT = 8  # in the gallery
+OF_A_SORT = 7  # in the gallery
 MOST_CLASSES = 20  # of a table that is not folded away
 ABOUT_SORTS = (
     "A detection is right if it has the class of an object and overlaps it by a half or more; repeated, if a surer one did "
@@ -80,8 +80,8 @@ def sheet(examples: Sequence[Mapping[str, Any]], classes: Sequence[str], where: 
         counts += [f"{len(judged.missed)} missed"] if judged.missed else []
         captions.append(f"{example['name']}: {', '.join(counts) or 'nothing there, and nothing found'}")
     caption = (
-        f"The first pictures of {where}: at the left what is annotated, dashed, and at the right what was found with a score of "
-        f"{SURE:g} or more. Groups that are not told apart are grey."
+        f"The first pictures of {where}: at the left what is annotated, dashed, and at the right what was found with a "
+        f"score of {SURE:g} or more. Groups that are not told apart are grey."
     )
     return Pictures([Picture(address_of(contact_sheet(drawn, captions)), "; ".join(captions))], caption)
 
