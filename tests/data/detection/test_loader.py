@@ -6,6 +6,7 @@ import torch
 from dynavit.common.data import LoaderOptions
 from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.data.detection.orientation import oriented_draws
+from dynavit.data.detection.export import write_coco
 from dynavit.data.open import open_data
 
 
@@ -130,8 +131,9 @@ def test_dtype_is_of_the_images_alone():
 
 
 @pytest.mark.slow
-def test_reading_processes_give_the_same():
-    data = opened()
+def test_reading_processes_give_the_same(tmp_path):
+    write_coco(opened(), "train", tmp_path / "all.json", tmp_path)
+    data = open_data("detection_folder", tmp_path, DataConfig(options={"masks": True, "short": 48}))
     here = [facts(batch) for step in data.loader("train", how()).epoch(1) for batch in step]
     there = [facts(batch) for step in data.loader("train", how(config=DataConfig(workers=2))).epoch(1) for batch in step]
     assert here == there

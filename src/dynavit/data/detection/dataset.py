@@ -22,7 +22,13 @@ EVAL_BATCH = 8
 
 
 class Source(Protocol):
-    """Where the images of a split come from. Reading processes get it, so it can be pickled."""
+    """Where the images of a split come from. Reading processes get it, so it can be pickled.
+
+    `quick`: reading an image takes less than handing it over, and needs no processes.
+    """
+
+    @property
+    def quick(self) -> bool: ...
 
     def record(self, key: Any) -> Record:
         """The annotations alone."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from PIL import Image
@@ -25,6 +26,8 @@ SHORT, LONG = 800, 1333  # usual for COCO
 @dataclass(frozen=True)
 class Files:
     """Keys are records, whose `file` is the path of the image."""
+
+    quick: ClassVar[bool] = False
 
     def record(self, key: Record) -> Record:
         return key

@@ -37,8 +37,8 @@ class DetectionLoader:
             data.preparation, split, data.has_masks, flip=how.train and _flips(how.augment, data.mirrored)
         )
         reader = Reader(self.split.source.read, self.transform, joined_or_wrong, how.seed)
-        keys = _Sent(self.split, data.has_masks)
-        self.readers = Readers(reader, keys, how.config.workers, pin_memory=torch.device(how.device).type == "cuda")
+        keys, workers = _Sent(self.split, data.has_masks), 0 if self.split.source.quick else how.config.workers
+        self.readers = Readers(reader, keys, workers, pin_memory=torch.device(how.device).type == "cuda")
         self.tall = self.split.sizes[:, 0] > self.split.sizes[:, 1]
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[list[Batch]]:

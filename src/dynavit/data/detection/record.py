@@ -62,7 +62,7 @@ class Record:
 
     def masks(self, chosen: NDArray[np.bool_]) -> list[Mask]:
         """Masks (height, width) of the chosen ones of the n."""
-        return [mask_of(self.segments[place], self.height, self.width) for place in np.flatnonzero(chosen)]
+        return [mask_of(self.segments[place], self.height, self.width) for place in np.flatnonzero(chosen).tolist()]
 
     def without_masks(self) -> "Record":
         return replace(self, segments=())

@@ -7,7 +7,7 @@ of what can be seen. The colour of a shape says nothing about its class.
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -171,6 +171,7 @@ class Shapes:
     """Keys are (split, number)."""
 
     scene: Scene
+    quick: ClassVar[bool] = True
 
     def record(self, key: tuple[str, int]) -> Record:
         return self._drawn(key)[1]
