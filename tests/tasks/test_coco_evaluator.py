@@ -108,6 +108,15 @@ def test_processes_and_repeated_images_change_nothing():
     assert twice.predictions() == alone.predictions() and dict(twice.results()) == dict(alone.results())
 
 
+def test_an_image_that_cannot_be_read_is_not_looked_at(tmp_path):
+    """Though something takes its place, so that a batch is never empty."""
+    write_coco(tmp_path, ("val2017",))
+    (tmp_path / "val2017" / "empty.png").write_bytes(b"nothing")
+    data = open_data("coco", tmp_path, DataConfig(options={"short": 40, "eval_batch": 1}))
+    found = evaluated(data, perfect(data), batches(data), masks=False)
+    assert dict(found.results())["box_ap"] > 0 and found.samples == found.details()["coco"]["images"] == 3
+
+
 def test_a_subset_is_judged_by_itself():
     data = shapes()
     few = data.subset("val", torch.tensor([4, 1]))

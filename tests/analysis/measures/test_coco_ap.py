@@ -252,6 +252,17 @@ def test_results_without_masks_are_judged_by_boxes():
     assert evaluate_detections(truth, plain, ids(truth))["bbox"] == with_masks["bbox"]
 
 
+def test_masks_are_small_by_their_own_area():
+    """A false detection with a small mask in a box of medium size spoils the small masks and no small box."""
+    truth, _ = scene(0)
+    small = {"image_id": 1, "category_id": 3, "bbox": [10, 10, 10, 10], "area": 100, "iscrowd": 0}
+    truth["annotations"] = [{**small, "id": 1, "segmentation": rectangle(small["bbox"])}]
+    right = {"image_id": 1, "category_id": 3, "bbox": [10, 10, 10, 10], "segmentation": rectangle(small["bbox"]), "score": 0.5}
+    false = {**right, "bbox": [60, 60, 60, 60], "segmentation": rectangle([60, 60, 5, 5]), "score": 0.9}
+    found = evaluate_detections(truth, [right, false], ids(truth))
+    assert found["bbox"]["APs"] == pytest.approx(1) and found["segm"]["APs"] == pytest.approx(0.5)
+
+
 def test_inputs_stay_as_they_are():
     truth, results = scene(2)
     before = json.dumps([truth, results])

@@ -5,8 +5,8 @@ import torch
 
 from dynavit.common.data import LoaderOptions
 from dynavit.data.config import AugmentConfig, DataConfig
-from dynavit.data.detection.orientation import oriented_draws
 from dynavit.data.detection.export import write_coco
+from dynavit.data.detection.orientation import oriented_draws
 from dynavit.data.open import open_data
 
 
