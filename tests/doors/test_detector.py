@@ -1,13 +1,20 @@
 """A detector of one's own: trained, judged, drawn and shown on a page, by the doors alone."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from dynavit.common.data import LoaderOptions
 from dynavit.common.plugins import load_plugin
+from dynavit.data.config import AugmentConfig
+from dynavit.runs.assemble import training_task
+from dynavit.runs.config import TrainConfig
 from dynavit.runs.predict import predict_run
 
 pytestmark = pytest.mark.usefixtures("no_guest_stays")
@@ -75,19 +82,31 @@ def test_a_classifier_draws_nothing(run, tmp_path):
     assert code == 2 and "has no form for its predictions" in problem
 
 
-def test_the_fake_knows_what_it_does_not_find(tmp_path):
+@pytest.mark.slow
+def test_two_processes_find_what_one_finds(run, tmp_path):
+    """Some images are empty, and in the last batch one process has none and borrows one."""
+    odd = ("--loading.options.fewest=0", "--loading.options.most=1", "--loading.options.eval_batch=2", "--task.jitter=3")
+    train = [str(word) for word in (*TRAIN, *odd, "--epochs", "1", "--engine.device", "cpu", "--quiet")]
+    assert run(*train, "--out", tmp_path / "one")[0] == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "dynavit"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, *train, "--out", str(tmp_path / "two")], env=env, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = (json.loads((tmp_path / name / "eval" / "test.json").read_text()) for name in ("one", "two"))
+    for name in ("box_ap", "box_ap50", "mask_ap", "samples", "coco", "errors"):
+        assert one[name] == two[name], name
+    assert one["samples"] == 5 and 0 < one["box_ap"] < 1
+
+
+def test_the_fake_knows_what_it_does_not_find():
     """Jitter and losses show in the numbers, so that a page of it is worth looking at."""
     load_plugin(PLUGIN[1])
-    from dynavit.runs.assemble import training_task
-    from dynavit.runs.config import TrainConfig
-
     options = {"train": 2, "val": 0, "test": 12, "size": 64}
     config = TrainConfig(data="shapes", model="dot", task="fake_detection", task_options={"lost": 0.4, "jitter": 3.0})
     config.loading.options, config.loading.workers = options, 0
     task, _ = training_task(config)
-    from dynavit.common.data import LoaderOptions
-    from dynavit.data.config import AugmentConfig
-
     how = LoaderOptions(train=False, batch_size=4, augment=AugmentConfig(), config=config.loading)
     evaluator = task.evaluator()
     for batches in task.loader(task.data, "test", how).epoch():
