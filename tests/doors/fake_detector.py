@@ -13,10 +13,8 @@ import dynavit
 from dynavit.analysis.detection_examples import examples_of
 from dynavit.analysis.draw import draw_detections
 from dynavit.analysis.measures.ap_tables import ap_tables
-from dynavit.data.detection.dataset import preparation_of
+from dynavit.data.detection.inputs import file_input, origin_of, sample_input
 from dynavit.data.detection.results import answer_of, found_line, in_original_pixels, result_of, surer_than, truth_of
-from dynavit.data.detection.transform import joined
-from dynavit.data.read_image import read_image
 from dynavit.tasks.coco_evaluator import BOXES, MASKS, CocoEvaluator
 
 
@@ -101,16 +99,19 @@ class FakeDetection(dynavit.Task):
         return run_sections(run)
 
     def read_input(self, path, facts):
-        image = read_image(path)
-        inputs, _ = joined([(preparation_of(facts).pixels(image), {})])
-        return {**inputs, "original": torch.tensor([image.height, image.width])}
+        return file_input(path, facts)
+
+    def input_of(self, batch):
+        return sample_input(batch)
 
     def answer(self, inputs, facts, top, policy=None):
-        """Something in the middle, and something less sure at the top left."""
-        height, width = inputs.get("original", inputs["sizes"][0]).tolist()
+        """Something in the middle, and something less sure at the top left, in pixels of the input at first."""
+        origin = origin_of(inputs)
+        height, width = inputs["sizes"][0].tolist()
         boxes = torch.tensor([[0.3, 0.3, 0.7, 0.7], [0.0, 0.0, 0.2, 0.2]]) * torch.tensor([width, height, width, height])
-        result = {"boxes": boxes, "scores": torch.tensor([0.9, 0.3]), "labels": torch.tensor([0, 1]), "masks": None}
-        return answer_of(result, facts["classes"], (height, width))
+        boxes, scores = in_original_pixels(boxes, origin), torch.tensor([0.9, 0.3])
+        result = {"boxes": boxes, "scores": scores, "labels": torch.tensor([0, 1]), "masks": None}
+        return answer_of(result, facts["classes"], origin["original_size"])
 
     @classmethod
     def surer_than(cls, answer, score):

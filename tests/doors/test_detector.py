@@ -21,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("no_guest_stays")
 
 PLUGIN = ("--plugin", Path(__file__).parent / "fake_detector.py")
 FEW = [
-    f"--loading.options.{name}={value}" for name, value in {"train": 4, "val": 2, "test": 5, "size": 48, "vary": 0.5}.items()
+    f"--loading.options.{name}={value}"
+    for name, value in {"train": 4, "val": 2, "test": 5, "size": 48, "vary": 0.5, "short": 40}.items()
 ]
 TRAIN = ("train", *PLUGIN, "--task", "fake_detection", "--model", "dot", "--data", "shapes", *FEW, "--loading.workers", "0")
 
@@ -49,6 +50,9 @@ def test_train_eval_predict_draw_report(run, tmp_path):
 
     answers = predict_run(out, limit=2, draw=tmp_path / "several")  # samples of the data set
     assert len(answers) == 2 and len(list((tmp_path / "several").glob("*.png"))) == 2
+    for answer in answers:  # inputs are resized, answers are not
+        height, width = answer["size"]
+        assert answer["found"][0]["box"] == pytest.approx([0.3 * width, 0.3 * height, 0.7 * width, 0.7 * height], abs=0.1)
     twice = [tmp_path / "photo.png", tmp_path / "photo.png"]
     predict_run(out, twice, draw=tmp_path / "same")
     assert {file.name for file in (tmp_path / "same").iterdir()} == {"photo.png", "photo-2.png"}

@@ -163,6 +163,10 @@ class Task(nn.Module):
         """A file -> the model's input for one sample, with a batch axis. `facts` is what the data set's `describe` gave."""
         raise ValueError(f"the task {self.name!r} does not predict files")
 
+    def input_of(self, batch: Batch) -> Any:
+        """A sample of a data set, alone in its batch, as `answer` takes it."""
+        return batch.inputs
+
     def answer(self, inputs: Any, facts: Mapping[str, Any], top: int, policy: Any = None) -> dict[str, Any]:
         """The answer to one sample as JSON; `policy` are stored thresholds of a model that may stop early."""
         raise ValueError(f"the task {self.name!r} does not predict files")

@@ -40,7 +40,7 @@ class RunPredictor:
         answers = []
         for (batch,) in few.loader(split, 1, alone=True).epoch():
             if batch.count:
-                inputs = batch.to(opened.processes.device, opened.processes.dtype).inputs
+                inputs = opened.task.input_of(batch.to(opened.processes.device, opened.processes.dtype))
                 name = f"{opened.data.name} {split} {int(numbers[int(batch.index[0])])}"
                 answers.append({"image": name, **opened.task.answer(inputs, self.card.facts, top, self.policy)})
                 if hasattr(few.data, "picture"):
