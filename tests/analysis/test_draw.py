@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dynavit.analysis.draw import PAPER, READABLE, VEIL, colour_of, contact_sheet, cut_out, draw_detections
+from dynavit.analysis.draw import LARGEST, PAPER, READABLE, VEIL, colour_of, contact_sheet, cut_out, draw_detections
 from dynavit.data.detection.rle import encode
 
 CLASSES = ["cat", "dog"]
@@ -61,6 +61,11 @@ def test_small_pictures_are_enlarged_with_their_boxes():
     times = READABLE / 60
     assert drawn.shape == (round(48 * times), READABLE, 3)
     assert tuple(drawn[round(30 * times), round(10 * times)]) == colour_of("dog")
+
+
+def test_large_photographs_are_made_smaller_with_their_boxes():
+    drawn = np.asarray(draw_detections(picture(4000, 3000), result(([1000, 2000, 3000, 2600], 1, 0.9)), CLASSES))
+    assert drawn.shape == (1500, LARGEST, 3) and tuple(drawn[1200, 500]) == colour_of("dog")
 
 
 def test_truth_stands_at_the_left_and_is_dashed():

@@ -19,6 +19,7 @@ Colour = tuple[int, int, int]
 Box = tuple[float, float, float, float]
 
 READABLE = 480  # pixels of a picture's longer side, below which it is enlarged: names would cover it
+LARGEST = 2000  # ... and above which it is made smaller: more is not seen, and masks of a photograph take long
 VEIL = 0.4  # how much of a mask's colour covers the picture
 DASH = 2.5  # lengths of a dash, in line widths
 PAPER, INK, QUIET = (253, 253, 252), (28, 31, 35), (110, 116, 122)
@@ -35,7 +36,7 @@ def draw_detections(
 ) -> Image.Image:
     """The picture with what was found in it; with `truth`, what is annotated stands at its left, dashed.
 
-    A small picture is enlarged.
+    A small picture is enlarged, and a very large one made smaller.
 
     Args:
         result: {"boxes" (k, 4) x1 y1 x2 y2, "scores", "labels", "masks": run lengths or None} in the picture's pixels.
@@ -52,7 +53,7 @@ def draw_detections(
     wanted = _with_objects(image, _chosen(truth, every), classes, [classes[int(each)] for each in truth["labels"]], dashed=True)
     crowds = np.asarray(truth.get("crowd_boxes", ()), np.float64).reshape(-1, 4)
     painter = ImageDraw.Draw(wanted)
-    for box in crowds * _enlargement(image):
+    for box in crowds * _scale(image):
         _frame(painter, _as_box(box), QUIET, _line(wanted), dashed=True)
     return side_by_side([wanted, found], ["annotated", "found"])
 
@@ -146,7 +147,7 @@ def _with_objects(
     image: Image.Image, objects: Mapping[str, Any], classes: Sequence[str], names: Sequence[str], dashed: bool = False
 ) -> Image.Image:
     colours = [colour_of(classes[int(label)]) for label in objects["labels"]]
-    times = _enlargement(image)
+    times = _scale(image)
     picture = image.convert("RGB")
     if times != 1:
         picture = picture.resize((round(image.width * times), round(image.height * times)), Image.Resampling.BICUBIC)
@@ -231,8 +232,10 @@ def _as_box(values: Any) -> Box:
     return x1, y1, x2, y2
 
 
-def _enlargement(image: Image.Image) -> float:
-    return max(1.0, READABLE / max(image.size))
+def _scale(image: Image.Image) -> float:
+    """From the picture to the drawn one."""
+    longer = max(image.size)
+    return min(max(longer, READABLE), LARGEST) / longer
 
 
 def _line(picture: Image.Image) -> int:
