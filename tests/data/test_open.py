@@ -18,7 +18,8 @@ from dynavit.data.open import DATA, list_data, open_data
 
 
 def test_every_name_has_an_opener_and_a_line_about_it():
-    assert set(list_data()) == {"digits", "fashion_mnist", "cifar10", "cifar100", "folder", "imagenet", "list", "listops"}
+    images = {"digits", "fashion_mnist", "cifar10", "cifar100", "folder", "imagenet", "list"}
+    assert set(list_data()) == {*images, "listops", "coco", "detection_folder", "penn_fudan", "shapes"}
     assert list_data()["digits"] == "1,797 handwritten digits, 8x8, part of the package"
     for name, about in list_data().items():
         assert callable(DATA[name]) and DATA.guest(name) is None and 20 < len(about) < 80 and not about.endswith(".")

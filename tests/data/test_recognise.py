@@ -76,3 +76,11 @@ def test_the_folder_one_level_below_is_named(tmp_path):
     images(tmp_path, "photos/train/cat/0.png", "photos/train/dog/0.png")
     with pytest.raises(ValueError, match=r"did you mean --data-dir \S+/photos, which holds data for --data folder\?"):
         recognise(tmp_path)
+
+
+def test_images_with_boxes(tmp_path):
+    (tmp_path / "coco" / "annotations").mkdir(parents=True)
+    (tmp_path / "coco" / "annotations" / "instances_val2017.json").touch()
+    (tmp_path / "pedestrians" / "PennFudanPed" / "PedMasks").mkdir(parents=True)
+    assert recognise(tmp_path / "coco") == "coco"
+    assert recognise(tmp_path / "pedestrians") == recognise(tmp_path / "pedestrians" / "PennFudanPed") == "penn_fudan"

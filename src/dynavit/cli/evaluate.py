@@ -20,6 +20,7 @@ def evaluate(
     batch_size: AtLeastOne = 256,
     model: str | None = None,
     trust_pt2: bool = False,
+    save_predictions: bool = False,
     json: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -35,6 +36,7 @@ def evaluate(
         batch_size: images at a time.
         model: for a file of weights: the model they belong to.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
+        save_predictions: also write every answer to RUN/eval/predictions/SPLIT.json; detections in COCO's form.
         json: print all results as JSON, and nothing else.
         quiet: show no summary, progress or next steps.
     """
@@ -43,7 +45,8 @@ def evaluate(
     from ..runs.foreign import asked_of
 
     subject = asked_of(run, which, model=model, trust_pt2=trust_pt2)
-    result = evaluate_run(subject, split=split, batch_size=batch_size, progress=choose_progress(quiet or json))
+    shown = choose_progress(quiet or json)
+    result = evaluate_run(subject, split=split, batch_size=batch_size, progress=shown, save_predictions=save_predictions)
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
     else:
@@ -78,3 +81,5 @@ def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:
         print_table(title, header, rows)
     if result.get("file") is not None:  # of several processes the first one writes
         print(f"written to {result['file']}")
+    if result.get("predictions") is not None:
+        print(f"predictions written to {result['predictions']}")

@@ -3,7 +3,7 @@
 import json as json_
 from pathlib import Path
 
-from ..common.fits import AtLeastOne
+from ..common.fits import AtLeastOne, Fraction
 from ..runs.subject import Subject, Which
 from .parse import positional
 from .show import print_overview
@@ -21,6 +21,8 @@ def predict(
     limit: AtLeastOne = 16,
     int8: bool = False,
     trust_pt2: bool = False,
+    score: Fraction = 0.5,
+    draw: Path | None = None,
     json: bool = False,
     out: Path | None = None,
     quiet: bool = False,
@@ -39,15 +41,18 @@ def predict(
         limit: without files: how many images, evenly over the split.
         int8: the 8-bit model of a bundle.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
+        score: leave out what a detector is less sure of; 0 keeps all it finds.
+        draw: also draw what a detector finds onto the picture: a file for one image, a directory for several.
         json: print JSON, and nothing else.
         out: also write JSON to this file.
         quiet: show no summary.
     """
     from ..common.files import write_json
-    from ..runs.predict import predictor
+    from ..runs.predict import draw_answers, predictor
 
     asked = predictor(Subject.of(run, which), int8=int8, trust_pt2=trust_pt2)
-    answers = asked.predict_files(images, top) if images else asked.predict_samples(split, limit, top)
+    found = asked.predict_files(images, top) if images else asked.predict_samples(split, limit, top)
+    answers = [asked.surer_than(answer, score) for answer in found]
     if out is not None:
         write_json(out, answers)
     failed = sum("error" in answer for answer in answers)
@@ -58,6 +63,10 @@ def predict(
             print_overview(asked.overview())
         for answer in answers:
             print(f"{answer['image']}: {answer['error'] if 'error' in answer else asked.text(answer)}")
+    if draw is not None:
+        drawn = draw_answers(asked, answers, draw)
+        if not json and drawn:
+            print(f"drawn: {drawn[0] if len(drawn) == 1 else f'{len(drawn)} pictures in {draw}'}")
     if failed == len(answers):
         raise ValueError("none of the images could be answered")
     if failed:

@@ -56,6 +56,11 @@ class Evaluator:
         """Further results as JSON takes them, too long for a line of metrics: per class, curves, matrices."""
         return {}
 
+    def predictions(self) -> Any:
+        """Every answer in a form that others read too, as JSON takes it, for `dynavit eval --save-predictions`; None: no such
+        form."""
+        return None
+
     @property
     def samples(self) -> int:
         """Number of samples that were evaluated; `update` adds them up under this name."""
@@ -158,9 +163,23 @@ class Task(nn.Module):
         """A file -> the model's input for one sample, with a batch axis. `facts` is what the data set's `describe` gave."""
         raise ValueError(f"the task {self.name!r} does not predict files")
 
+    def input_of(self, batch: Batch) -> Any:
+        """A sample of a data set, alone in its batch, as `answer` takes it."""
+        return batch.inputs
+
     def answer(self, inputs: Any, facts: Mapping[str, Any], top: int, policy: Any = None) -> dict[str, Any]:
         """The answer to one sample as JSON; `policy` are stored thresholds of a model that may stop early."""
         raise ValueError(f"the task {self.name!r} does not predict files")
+
+    @classmethod
+    def surer_than(cls, answer: Mapping[str, Any], score: float) -> Mapping[str, Any]:
+        """The answer without what the model is less sure of, where a task finds several things in a file."""
+        return answer
+
+    @classmethod
+    def draw(cls, picture: Any, answer: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
+        """The answer drawn onto the picture (both of `PIL.Image`) it is about, for `dynavit predict --draw`."""
+        raise ValueError(f"the task {cls.name!r} does not draw its answers; leave --draw out")
 
     @classmethod
     def answer_text(cls, answer: Mapping[str, Any]) -> str:

@@ -29,6 +29,10 @@ DATA: Registry[Callable[..., Any]] = Registry(
         "imagenet": f"{__package__}.imagenet:open_imagenet",
         "list": f"{__package__}.lists:open_lists",
         "listops": f"{__package__}.listops.open:open_listops",
+        "coco": f"{__package__}.detection.coco:open_coco",
+        "detection_folder": f"{__package__}.detection.coco:open_detection_folder",
+        "penn_fudan": f"{__package__}.detection.penn_fudan:open_penn_fudan",
+        "shapes": f"{__package__}.detection.shapes:open_shapes",
     },
 )
 SPLITS = ("train", "val", "test")

@@ -16,7 +16,11 @@ _SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # I has 32 bits, but 16
 
 
 def read_image(
-    file: str | os.PathLike[str] | BinaryIO, name: str | None = None, reduction: Callable[[Size], int] | None = None
+    file: str | os.PathLike[str] | BinaryIO,
+    name: str | None = None,
+    reduction: Callable[[Size], int] | None = None,
+    *,
+    as_stored: bool = False,
 ) -> Image.Image:
     """An RGB image, turned as EXIF says. Transparency is dropped, as torchvision and timm do.
 
@@ -25,12 +29,15 @@ def read_image(
         name: of an image inside something else, for messages.
         reduction: says of a JPEG file of (width, height), as seen, by how much smaller it may be decoded: 1, 2, 4 or 8. Of one
             that was, `info["full_size"]` is that (width, height).
+        as_stored: do not turn it: boxes and masks are counted in stored pixels.
 
     Raises:
         ValueError: it cannot be read; the message names `file`, or `name` for an image inside something else.
     """
     try:
         with open_picture(file) as image:
+            if as_stored:
+                return in_rgb(image)
             if reduction is None or image.format != "JPEG":
                 return as_rgb(image)
             return _drafted(image, reduction)
@@ -51,7 +58,10 @@ def _drafted(image: Image.Image, reduction: Callable[[Size], int]) -> Image.Imag
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    image = upright(image)  # first: a conversion may lose the EXIF data
+    return in_rgb(upright(image))  # in this order: a conversion may lose the EXIF data
+
+
+def in_rgb(image: Image.Image) -> Image.Image:
     if image.mode in _SIXTEEN_BIT:  # PIL would clip at 255 instead of scaling
         image = Image.fromarray((np.asarray(image) / 257).round().clip(0, 255).astype(np.uint8))
     elif image.mode == "F":

@@ -19,7 +19,7 @@ def data_name(name: str, data_dir: Path | None) -> str:
 
 def recognise(directory: Path) -> str:
     """The name in `list_data()` of what a directory holds: official files of CIFAR or Fashion-MNIST, the Long Range
-    Arena's of ListOps, ImageNet, class folders.
+    Arena's of ListOps, COCO, Penn-Fudan, ImageNet, class folders.
 
     Raises:
         ValueError: it holds none of them; the message names what was looked for, and a folder in it that holds one.
@@ -32,7 +32,7 @@ def recognise(directory: Path) -> str:
     hint = next((f"; did you mean --data-dir {each}, which holds data for --data {name}?" for each, name in inside if name), "")
     raise ValueError(
         f"--data-dir {directory} was given without --data, and it holds neither folders of images (train/<class>/image.jpg and "
-        f"val/<class>/..., or <class>/image.jpg) nor the files of CIFAR-10, CIFAR-100, Fashion-MNIST or ImageNet{hint}"
+        f"val/<class>/..., or <class>/image.jpg) nor the files of CIFAR-10, CIFAR-100, Fashion-MNIST, ImageNet or COCO{hint}"
         f"{'' if hint else '; name the data set with --data (dynavit list data)'}"
     )
 
@@ -45,6 +45,10 @@ def _name(directory: Path) -> str | None:
         return "fashion_mnist"
     if any((directory / f"basic_{split}.tsv").is_file() for split in ("train", "val", "test")):
         return "listops"
+    if any((directory / "annotations").glob("instances_*.json")):
+        return "coco"
+    if any((place / "PedMasks").is_dir() for place in (directory, directory / "PennFudanPed")):
+        return "penn_fudan"
     if (directory / INDEX).is_file() and any(directory.glob("*.tar")):
         return "wds/"
     splits = [split for there in split_folders(directory).values() for split in there]

@@ -1,13 +1,15 @@
 """Every path and format inside a run or comparison directory. No other file spells their names.
 
 A run:          config.yaml  env.json  model.json  metrics.jsonl  metrics.csv  finished.json  checkpoints/{last,previous,best}/
-                eval/<name>.json  eval/robust/  policy.json  analysis/  tensorboard/  report.html
+                eval/<name>.json  eval/predictions/<name>.json  eval/robust/  policy.json  analysis/  tensorboard/
+                report.html
 A comparison:   comparison.json  <setting>-seed<n>/ (runs)  analysis/  report.html
 
 Training, evaluation and reports talk through these files alone. This module imports nothing but `common`, so that the engine
 and the analysis may read and write through it too.
 """
 
+import json
 import os
 import re
 import time
@@ -136,6 +138,7 @@ class RunDirectory(AnyDirectory):
         self.calibration_file = self.analysis / "calibration.json"
         self.checkpoints = self.path / "checkpoints"
         self.evaluations = self.path / "eval"
+        self.predictions = self.evaluations / "predictions"
         self.robustness = self.evaluations / "robust"
         self.tensorboard = self.path / "tensorboard"
 
@@ -198,6 +201,10 @@ class RunDirectory(AnyDirectory):
     def evaluation_file(self, name: str) -> Path:
         return self.evaluations / f"{name}.json"
 
+    def predictions_file(self, name: str) -> Path:
+        """Every answer of the evaluation of that name."""
+        return self.predictions / f"{name}.json"
+
     def evaluation_files(self) -> list[Path]:
         return sorted(self.evaluations.glob("*.json"))
 
@@ -241,6 +248,12 @@ class RunDirectory(AnyDirectory):
         write_json(path, with_nulls(results))
         return path
 
+    def write_predictions(self, name: str, predictions: Any) -> Path:
+        """On one line: they are many, and no person reads them."""
+        path = self.predictions_file(name)
+        write_text(path, json.dumps(predictions, allow_nan=False) + "\n")
+        return path
+
     def final_evaluation(self) -> dict[str, Any] | None:
         """The evaluation at the end of the training: on test, or on validation where there is no test split."""
         for split in ("test", "val"):
@@ -277,6 +290,7 @@ _ANALYSIS = (
     rf"analysis/(?:{'|'.join(KINDS)})-\d+\.(?:svg|png)",
     rf"analysis/{LEFT_OVER}",
 )
+_EVALUATION = r"(?:[^/]+-)?(?:train|val|test)(?:-best)?(?:-model|-ema)?\.json"
 _TENSORBOARD = (r"tensorboard/", r"tensorboard/events\.out\.tfevents\.[^/]+")
 START_NAMES = names(r"config\.yaml|(?:env|model)\.json|metrics\.jsonl", *_TENSORBOARD)  # those that a training begins with
 RUN_NAMES = names(
@@ -286,7 +300,9 @@ RUN_NAMES = names(
     rf"checkpoints/(?:last|previous|best|damaged|{LEFT_OVER})/",
     rf"checkpoints/[^/]+/(?:(?:model|ema|task)\.safetensors|state\.pt|manifest\.json|{LEFT_OVER})",
     r"eval/",
-    rf"eval/(?:(?:[^/]+-)?(?:train|val|test)(?:-best)?(?:-model|-ema)?\.json|{LEFT_OVER})",
+    rf"eval/(?:{_EVALUATION}|{LEFT_OVER})",
+    r"eval/predictions/",
+    rf"eval/predictions/(?:{_EVALUATION}|{LEFT_OVER})",
     r"eval/robust/",
     rf"eval/robust/(?:(?:{'|'.join(ROBUSTNESS)})\.json|{LEFT_OVER})",
     r"eval/robust/[^/]+-[0-9a-f]{10}/",

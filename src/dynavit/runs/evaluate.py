@@ -3,6 +3,7 @@
 from os import PathLike
 from typing import Any, Unpack
 
+from ..common.task import Evaluator
 from ..engine.checkpoint import has_average
 from ..engine.evaluate import evaluate
 from ..engine.pace import Pace
@@ -25,6 +26,7 @@ def evaluate_run(
     progress: Progress | None = None,
     model: str | None = None,
     trust_pt2: bool = False,
+    save_predictions: bool = False,
     **which: Unpack[WhichOptions],
 ) -> dict[str, Any]:
     """Evaluate a run's model on a split of its own data set or another with the same classes; writes eval/<split>.json.
@@ -38,6 +40,8 @@ def evaluate_run(
     Args:
         model: for a file of weights: the name of the model they belong to.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it.
+        save_predictions: also write every answer to eval/predictions/<split>.json, in the form that is usual for the task;
+            "predictions" is then the file's name.
         which: the fields of `Subject`: checkpoint, weights, data (a name, or a data set that is open already), data_dir,
             device, strict.
     """
@@ -50,19 +54,31 @@ def evaluate_run(
     if classes != known:
         progress.note(f"classes have other names than in training: {classes[:3]}... instead of {known[:3]}...")
     if not subject.keeps_results:
-        return _evaluated(opened, split, classes, batch_size, progress)
+        if save_predictions:
+            raise ValueError(f"{run} is no run, so there is no directory to save predictions in")
+        return _evaluated(opened, split, classes, batch_size, progress)[0]
     main = opened.processes.is_main
     with keeping(subject.directory, main=main) as keeper:
         if keeper.problem is not None:
             progress.note(keeper.problem)
-        report = _evaluated(opened, split, classes, batch_size, progress)
+        report, evaluator = _evaluated(opened, split, classes, batch_size, progress)
+        name = _name(opened, split)
+        if main and save_predictions:
+            predictions = evaluator.predictions()
+            if predictions is None:
+                raise ValueError(f"the task {opened.task.name!r} has no form for its predictions; leave --save-predictions out")
+            saved = keeper.keep(lambda: subject.directory.write_predictions(name, predictions))
+            report["predictions"] = None if saved is None else str(saved)
         if main:
-            file = keeper.keep(lambda: subject.directory.write_evaluation(_name(opened, split), report))
+            file = keeper.keep(lambda: subject.directory.write_evaluation(name, report))
             report["file"] = None if file is None else str(file)
     return report if keeper.problem is None else {**report, "not_stored": keeper.problem}
 
 
-def _evaluated(opened: Opened, split: str, classes: list[str], batch_size: int, progress: Progress) -> dict[str, Any]:
+def _evaluated(
+    opened: Opened, split: str, classes: list[str], batch_size: int, progress: Progress
+) -> tuple[dict[str, Any], Evaluator]:
+    """The results, and what counted them."""
     loader = opened.loader(split, batch_size)
     kept = opened.subject.keeps_results
     file = opened.subject.directory.evaluation_file(_name(opened, split)) if kept else None
@@ -76,7 +92,7 @@ def _evaluated(opened: Opened, split: str, classes: list[str], batch_size: int, 
     speed = pace.report(opened.processes)
     main = opened.task.main_metric
     source = opened.source
-    return {
+    report = {
         "data": opened.data.name,
         "split": split,
         "checkpoint": source["checkpoint"],
@@ -89,9 +105,11 @@ def _evaluated(opened: Opened, split: str, classes: list[str], batch_size: int, 
         "samples": evaluator.samples,
         **evaluator.details(),
         **({"classes": classes} if classes else {}),
-        "throughput": {"batch_size": batch_size, **speed},
+        # A loader may give fewer at a time than it was asked for.
+        "throughput": {"batch_size": getattr(loader, "batch_size", batch_size), **speed},
         "samples_shown": _examples(opened, split),
     }
+    return report, evaluator
 
 
 def _name(opened: Opened, split: str) -> str:

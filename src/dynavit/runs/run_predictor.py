@@ -1,10 +1,10 @@
 """The model of a run, asked about files or about samples of a data set."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,9 +13,13 @@ from ..common.task import Task
 from ..deploy.bundle.answers import image_files
 from ..engine.config import EngineConfig
 from ..engine.processes import Processes
+from ..tasks.table import TASKS
 from .assemble import build_task
 from .model_files import ModelCard
 from .subject import Subject
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 class RunPredictor:
@@ -23,6 +27,7 @@ class RunPredictor:
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.card, self.policy = subject, ModelCard.read(subject.run), subject.policy()
+        self._pictures: dict[str, Callable[[], Image]] = {}  # of samples, by the name in their answer
 
     def predict_files(self, paths: Sequence[str | PathLike[str]], top: int = 5) -> list[dict[str, Any]]:
         return [self._predict(path, top) for path in image_files(paths)]
@@ -35,9 +40,11 @@ class RunPredictor:
         answers = []
         for (batch,) in few.loader(split, 1, alone=True).epoch():
             if batch.count:
-                inputs = batch.to(opened.processes.device, opened.processes.dtype).inputs
+                inputs = opened.task.input_of(batch.to(opened.processes.device, opened.processes.dtype))
                 name = f"{opened.data.name} {split} {int(numbers[int(batch.index[0])])}"
                 answers.append({"image": name, **opened.task.answer(inputs, self.card.facts, top, self.policy)})
+                if hasattr(few.data, "picture"):
+                    self._pictures[name] = partial(few.data.picture, split, int(batch.index[0]))
         return answers
 
     def overview(self) -> dict[str, str]:
@@ -48,9 +55,20 @@ class RunPredictor:
         return overview_of_run(self.subject.run, self.task.model, self.card, self.source, measured=False) | early
 
     def text(self, answer: Mapping[str, Any]) -> str:
-        from ..tasks.table import TASKS
-
         return TASKS[self.card.task].answer_text(answer)
+
+    def surer_than(self, answer: Mapping[str, Any], score: float) -> dict[str, Any]:
+        return dict(answer if "error" in answer else TASKS[self.card.task].surer_than(answer, score))
+
+    def drawn(self, answer: Mapping[str, Any]) -> "Image":
+        """A file as `read_image` reads it, or a sample as its data set keeps it."""
+        from ..data.read_image import read_image
+
+        name = str(answer["image"])
+        if name not in self._pictures and not Path(name).is_file():
+            raise ValueError(f"{name}: its data set keeps no picture to draw on; name image files")
+        picture = self._pictures[name]() if name in self._pictures else read_image(name)
+        return TASKS[self.card.task].draw(picture, answer, self.card.facts)
 
     @property
     def task(self) -> Task:

@@ -3,7 +3,7 @@
 Tasks, also those in a user's own file, add sections to it; see `blocks` for an example.
 """
 
-from .blocks import Block, Facts, Figure, Figures, Notes, Sample, Samples, Section, Table, Text
+from .blocks import Block, Facts, Figure, Figures, Notes, Picture, Pictures, Sample, Samples, Section, Table, Text
 from .read import Run
 from .write import write_report
 
@@ -13,6 +13,8 @@ __all__ = [
     "Figure",
     "Figures",
     "Notes",
+    "Picture",
+    "Pictures",
     "Run",
     "Sample",
     "Samples",

@@ -124,12 +124,31 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A picture, given as a data address. `label`: what is shown, for readers who cannot see it."""
+
+    image: str
+    label: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures in the colours they have; `small` ones many in a row, others as wide as the page allows."""
+
+    kind: ClassVar[str] = "pictures"
+    pictures: Sequence[Picture]
+    caption: str
+    small: bool = False
+
+
+@dataclass(frozen=True)
 class Notes:
     kind: ClassVar[str] = "notes"
     notes: Sequence[str]
 
 
-Block = Text | Facts | Table | Figures | Samples | Notes
+Block = Text | Facts | Table | Figures | Samples | Pictures | Notes
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,14 @@ class Bundle:
         """An answer as a line, without the name of the file."""
         return answer_line(answer)
 
+    def surer_than(self, answer: Mapping[str, Any], score: float) -> dict[str, Any]:
+        """The answer as it is: a classifier says one thing about an image."""
+        return dict(answer)
+
+    def drawn(self, answer: Mapping[str, Any]) -> Any:
+        """Refused: bundles are of classifiers."""
+        raise ValueError(f"{self.path} is a bundle of a classifier, whose answers are not drawn; leave --draw out")
+
     def _checked(self, images: Pixels) -> Pixels:
         wanted = tuple(self.manifest["input"])
         if images.ndim != 4 or images.shape[1:] != wanted:

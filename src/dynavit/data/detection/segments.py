@@ -1,0 +1,55 @@
+"""The three ways in which annotations spell a mask: polygons, run lengths, run lengths as a text."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .coco_tools import coco_tools
+from .rle import Mask, counts_of, decode
+
+Polygons = list[NDArray[np.float64]]  # x, y, x, y, ... of each part of an object
+Segment = Polygons | dict[str, Any] | None  # None: an object without a mask
+
+FEWEST = 6  # numbers of a polygon: three corners
+
+
+def read_segment(found: Any, height: int, width: int) -> Segment:
+    """An annotation's "segmentation", checked. Polygons of less than three corners cover nothing and are left out; one that
+    has no others has no mask."""
+    if not found:
+        return None
+    if isinstance(found, Mapping):
+        if list(found.get("size", ())) != [height, width]:
+            raise ValueError(f"its mask has the size {found.get('size')}, and its image {[height, width]}")
+        counts = counts_of(found)
+        if (counts < 0).any() or counts.sum() != height * width:
+            raise ValueError(f"its run lengths cover {int(counts.sum())} of {height * width} pixels")
+        return {"size": [height, width], "counts": found["counts"]}
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise ValueError(f"its segmentation is {type(found).__name__}; polygons are a list, run lengths have size and counts")
+    if not isinstance(found[0], Sequence):
+        raise ValueError("its segmentation is a list of numbers; a polygon is a list in a list")
+    polygons = [np.asarray(polygon, np.float64) for polygon in found if len(polygon) >= FEWEST]
+    if any(polygon.ndim != 1 or len(polygon) % 2 or not np.isfinite(polygon).all() for polygon in polygons):
+        raise ValueError("its polygons are not lists of pairs of numbers")
+    return polygons or None
+
+
+def mask_of(segment: Segment, height: int, width: int) -> Mask:
+    """(height, width), True inside. Polygons need the package that judges detections: others fill borders differently."""
+    if segment is None:
+        return np.zeros((height, width), bool)
+    if isinstance(segment, dict):
+        return decode(segment)
+    tools = coco_tools("filling polygons (loading.options.masks)").mask
+    parts = tools.frPyObjects([polygon.tolist() for polygon in segment], height, width)
+    return tools.decode(tools.merge(parts)).astype(bool)
+
+
+def plain_segment(segment: Segment, height: int, width: int) -> Any:
+    """As JSON and as the evaluator takes it; an object without a mask gets an empty one, which nothing matches."""
+    if segment is None:
+        return {"size": [height, width], "counts": [height * width]}
+    return segment if isinstance(segment, dict) else [polygon.tolist() for polygon in segment]

@@ -1,0 +1,295 @@
+"""Average precision: the package against the definition written out, and what is asked of the numbers around it."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from data.detection.made_up_coco import content
+from dynavit.analysis.measures.coco_ap import MEASURES, evaluate_detections, without_repeats
+from dynavit.data.detection.coco_file import parse_coco
+from dynavit.data.detection.dataset import coco_form
+from dynavit.data.detection.rle import decode, encode
+
+THRESHOLDS = [0.5 + 0.05 * step for step in range(10)]
+AREAS = {"AP": (0, 1e10), "APs": (0, 32**2), "APm": (32**2, 96**2), "APl": (96**2, 1e10)}
+
+
+# ---- The definition, for few boxes
+
+
+def overlap(found, wanted, crowd):
+    """Intersection over union; over the found box alone where the other is a crowd."""
+    (x, y, w, h), (a, b, c, d) = found, wanted
+    common = max(0, min(x + w, a + c) - max(x, a)) * max(0, min(y + h, b + d) - max(y, b))
+    return common / (w * h if crowd else w * h + c * d - common)
+
+
+def mask_overlap(found, wanted, crowd):
+    found, wanted = decode(found), decode(wanted)
+    common = (found & wanted).sum()
+    return common / (found.sum() if crowd else (found | wanted).sum())
+
+
+def matches(detections, truths, threshold, area, kind):
+    """(score, hit) of each detection that counts, and the number of objects to find, in one image."""
+    inside = lambda size: area[0] <= size <= area[1]  # noqa: E731
+    ignored = [bool(truth.get("iscrowd")) or not inside(truth["area"]) for truth in truths]
+    taken, counted = set(), []
+    for detection in sorted(detections, key=lambda each: -each["score"])[:100]:
+        best, chosen = min(threshold, 1 - 1e-10), None
+        for wanted in (False, True):  # objects to find come first, those to ignore are for what is left
+            if chosen is not None:
+                break
+            for place, truth in enumerate(truths):
+                crowd = bool(truth.get("iscrowd"))
+                if ignored[place] != wanted or (place in taken and not crowd):
+                    continue
+                same = (
+                    overlap(detection["bbox"], truth["bbox"], crowd)
+                    if kind == "bbox"
+                    else mask_overlap(detection["segmentation"], truth["segmentation"], crowd)
+                )
+                if same >= best:
+                    best, chosen = same, place
+        if chosen is None:
+            size = detection["bbox"][2] * detection["bbox"][3] if kind == "bbox" else decode(detection["segmentation"]).sum()
+            if inside(size):
+                counted.append((detection["score"], False))
+        else:
+            taken.add(chosen)
+            if not ignored[chosen]:
+                counted.append((detection["score"], True))
+    return counted, ignored.count(False)
+
+
+def average_precision(truth, results, image_ids, category, threshold, area=(0, 1e10), kind="bbox"):
+    """Mean over 101 recalls of the best precision at that recall or a larger one; None without an object to find."""
+    counted, wanted = [], 0
+    for image in image_ids:
+        own = [each for each in results if each["image_id"] == image and each["category_id"] == category]
+        there = [each for each in truth["annotations"] if each["image_id"] == image and each["category_id"] == category]
+        found, number = matches(own, there, threshold, area, kind)
+        counted += found
+        wanted += number
+    if not wanted:
+        return None
+    counted.sort(key=lambda each: -each[0])
+    hits = np.cumsum([hit for _, hit in counted])
+    precision = [hits[place] / (place + 1) for place in range(len(counted))]
+    recall = [hits[place] / wanted for place in range(len(counted))]
+    total = 0.0
+    for wished in np.linspace(0, 1, 101):
+        total += max((p for p, r in zip(precision, recall, strict=True) if r >= wished), default=0.0)
+    return total / 101
+
+
+def oracle(truth, results, image_ids, kind="bbox"):
+    found = {}
+    for name, area in AREAS.items():
+        values = [
+            average_precision(truth, results, image_ids, category["id"], threshold, area, kind)
+            for category in truth["categories"]
+            for threshold in THRESHOLDS
+        ]
+        there = [value for value in values if value is not None]
+        found[name] = sum(there) / len(there) if there else None
+    for name, threshold in (("AP50", 0.5), ("AP75", 0.75)):
+        values = [average_precision(truth, results, image_ids, c["id"], threshold, kind=kind) for c in truth["categories"]]
+        there = [value for value in values if value is not None]
+        found[name] = sum(there) / len(there) if there else None
+    return found
+
+
+# ---- Data
+
+
+def rectangle(box, size=(200, 220)):
+    mask = np.zeros(size, bool)
+    x, y, w, h = (round(side) for side in box)
+    mask[max(y, 0) : y + h, max(x, 0) : x + w] = True
+    return encode(mask)
+
+
+def scene(seed, images=3, crowd=True):
+    """Some boxes of three sizes in two of three categories; detections near them, false ones and repeated ones."""
+    random = np.random.default_rng(seed)
+    annotations, results = [], []
+    for image in range(1, images + 1):
+        for number in range(random.integers(1, 5)):
+            side = float(random.choice([12, 40, 110]))
+            box = [float(random.integers(0, 80)), float(random.integers(0, 80)), side, side * 0.9]
+            entry = {"image_id": image, "category_id": int(random.choice([3, 7])), "bbox": box, "area": box[2] * box[3]}
+            annotations.append(
+                {
+                    **entry,
+                    "id": len(annotations),  # from 0, as some files do
+                    "iscrowd": int(crowd and number == 2),
+                    "segmentation": rectangle(box),
+                }
+            )
+            for _ in range(random.integers(0, 3)):
+                near = [side + random.normal() * 2 for side in box]
+                category = entry["category_id"] if random.random() < 0.8 else 7
+                results.append(
+                    {"image_id": image, "category_id": category, "bbox": near, "segmentation": rectangle(near)}
+                    | {"score": float(random.random())}
+                )
+    pictures = [{"id": image, "height": 200, "width": 220, "file_name": f"{image}.png"} for image in range(1, images + 1)]
+    categories = [{"id": 7, "name": "b"}, {"id": 3, "name": "a"}, {"id": 50, "name": "absent"}]
+    return {"images": pictures, "annotations": annotations, "categories": categories}, results
+
+
+def perfect(truth):
+    return [
+        {name: entry[name] for name in ("image_id", "category_id", "bbox", "segmentation")} | {"score": 0.9}
+        for entry in truth["annotations"]
+        if not entry["iscrowd"]
+    ]
+
+
+def ids(truth):
+    return [image["id"] for image in truth["images"]]
+
+
+# ---- Tests
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_package_and_definition_agree(seed):
+    truth, results = scene(seed)
+    found = evaluate_detections(truth, results, ids(truth))
+    for kind in ("bbox", "segm"):
+        for name, value in oracle(truth, results, ids(truth), kind).items():
+            assert found[kind][name] == (None if value is None else pytest.approx(value, abs=1e-9)), (kind, name)
+    rows = found["bbox"]["per_class"]
+    assert [row["class"] for row in rows] == ["a", "b", "absent"]
+    for row in rows:
+        own = [average_precision(truth, results, ids(truth), row["id"], threshold) for threshold in THRESHOLDS]
+        assert row["AP"] == (None if own[0] is None else pytest.approx(np.mean(own), abs=1e-9))
+        wanted = [e for e in truth["annotations"] if e["category_id"] == row["id"] and not e["iscrowd"]]
+        assert row["objects"] == len(wanted)
+
+
+def test_perfect_detections_have_one_hundred_percent():
+    truth, _ = scene(0)
+    found = evaluate_detections(truth, perfect(truth), ids(truth))
+    for kind in ("bbox", "segm"):
+        assert found[kind]["AP"] == found[kind]["AP50"] == found[kind]["AP75"] == found[kind]["AR100"] == pytest.approx(1)
+        assert set(MEASURES) < set(found[kind])
+    assert found["images"] == 3
+
+
+def test_a_real_file_with_all_its_oddities():
+    """Crowds, boxes over the border, an object without area, polygons and both spellings of run lengths, floats."""
+    found = parse_coco(content())
+    truth = coco_form(found.records, found.classes, found.category_ids)
+    results = []
+    for record in found.records:
+        for place in np.flatnonzero(~record.crowd):
+            mask = record.masks(np.arange(len(record.boxes)) == place)[0]
+            category = found.category_ids[record.labels[place]]
+            entry = {"image_id": record.id, "category_id": category, "bbox": record.boxes[place].tolist(), "score": 0.5}
+            results.append({**entry, "segmentation": encode(mask)})
+    judged = evaluate_detections(truth, results, ids(truth))
+    assert judged["bbox"]["AP"] == pytest.approx(1)
+    # Three objects have no mask that could be found; two of them are persons in the first image.
+    rows = {row["class"]: row for row in judged["segm"]["per_class"]}
+    assert rows["stop sign"]["AP"] == rows["toothbrush"]["AP"] == pytest.approx(1) and 0 < rows["person"]["AP"] < 0.5
+    raw = evaluate_detections(content(), results, ids(content()), ("bbox",))
+    assert raw["bbox"]["AP"] == judged["bbox"]["AP"] and "segm" not in raw
+
+
+def test_shifted_boxes_lose_the_strict_thresholds():
+    truth, _ = scene(1, crowd=False)
+    shifted = [{**each, "bbox": [each["bbox"][0] + 0.2 * each["bbox"][2], *each["bbox"][1:]]} for each in perfect(truth)]
+    found = evaluate_detections(truth, shifted, ids(truth), ("bbox",))["bbox"]
+    assert found["AP50"] == pytest.approx(1) and found["AP75"] == 0  # overlap 0.8 / 1.2
+    assert found["AP"] == pytest.approx(0.4)
+
+
+def test_repeated_detections_are_false_but_not_if_they_come_last():
+    truth, _ = scene(2, crowd=False)
+    right = perfect(truth)
+    before = [{**each, "score": 0.95} for each in right]
+    assert evaluate_detections(truth, right + [{**each, "score": 0.1} for each in right], ids(truth))["bbox"]["AP"] == 1
+    mixed = [each for pair in zip(before, right, strict=True) for each in pair]
+    assert evaluate_detections(truth, mixed, ids(truth))["bbox"]["AP"] == pytest.approx(1)
+    ranked = [{**each, "score": 1 - 0.01 * place} for place, each in enumerate(mixed)]
+    assert evaluate_detections(truth, ranked, ids(truth))["bbox"]["AP"] < 0.9
+
+
+def test_a_wrong_class_is_not_found():
+    truth, _ = scene(3, crowd=False)
+    wrong = [{**each, "category_id": 50} for each in perfect(truth)]
+    assert evaluate_detections(truth, wrong, ids(truth))["bbox"]["AP"] == 0
+
+
+def test_an_empty_list_is_zero_and_what_is_not_there_is_none():
+    truth, _ = scene(4)
+    found = evaluate_detections(truth, [], ids(truth))
+    for kind in ("bbox", "segm"):
+        assert found[kind]["AP"] == found[kind]["AR100"] == 0
+        assert {row["class"]: row["AP"] for row in found[kind]["per_class"]}["absent"] is None
+    nothing = evaluate_detections({**truth, "annotations": []}, [], ids(truth), ("bbox",))
+    assert all(nothing["bbox"][name] is None for name in MEASURES)
+
+
+def test_images_that_were_not_looked_at_are_not_missed():
+    truth, _ = scene(5)
+    some = [each for each in perfect(truth) if each["image_id"] == 2]
+    assert evaluate_detections(truth, some, [2])["bbox"]["AP"] == pytest.approx(1)
+    assert evaluate_detections(truth, some, ids(truth))["bbox"]["AP"] < 0.9
+    assert evaluate_detections(truth, some, [2, 2])["images"] == 1
+
+
+def test_results_without_masks_are_judged_by_boxes():
+    truth, results = scene(1)
+    plain = [{name: value for name, value in each.items() if name != "segmentation"} for each in results]
+    assert "segm" not in evaluate_detections(truth, plain, ids(truth))
+    with_masks = evaluate_detections(truth, results, ids(truth))
+    assert evaluate_detections(truth, plain, ids(truth))["bbox"] == with_masks["bbox"]
+
+
+def test_masks_are_small_by_their_own_area():
+    """A false detection with a small mask in a box of medium size spoils the small masks and no small box."""
+    truth, _ = scene(0)
+    small = {"image_id": 1, "category_id": 3, "bbox": [10, 10, 10, 10], "area": 100, "iscrowd": 0}
+    truth["annotations"] = [{**small, "id": 1, "segmentation": rectangle(small["bbox"])}]
+    right = {"image_id": 1, "category_id": 3, "bbox": [10, 10, 10, 10], "segmentation": rectangle(small["bbox"]), "score": 0.5}
+    false = {**right, "bbox": [60, 60, 60, 60], "segmentation": rectangle([60, 60, 5, 5]), "score": 0.9}
+    found = evaluate_detections(truth, [right, false], ids(truth))
+    assert found["bbox"]["APs"] == pytest.approx(1) and found["segm"]["APs"] == pytest.approx(0.5)
+
+
+def test_inputs_stay_as_they_are():
+    truth, results = scene(2)
+    before = json.dumps([truth, results])
+    evaluate_detections(truth, results, ids(truth))
+    assert json.dumps([truth, results]) == before
+
+
+def test_wrong_results_are_named():
+    truth, results = scene(0)
+    with pytest.raises(ValueError, match="results name COCO's ids, not labels"):
+        evaluate_detections(truth, [{**results[0], "category_id": 0}], ids(truth))
+    with pytest.raises(ValueError, match="a detection for image 3, which is not among those that were looked at"):
+        evaluate_detections(truth, [{**results[0], "image_id": 3}], [1, 2])
+    with pytest.raises(ValueError, match="image 9 was looked at, but it is not among the 3 annotated ones"):
+        evaluate_detections(truth, [], [1, 9])
+    with pytest.raises(ValueError, match="bbox or segm, not 'keypoints'"):
+        evaluate_detections(truth, [], [1], ("keypoints",))
+
+
+def test_without_the_extra_a_sentence_says_how_to_get_it(monkeypatch):
+    truth, results = scene(0)
+    for package in ("faster_coco_eval", "pycocotools"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=r"extra \[detect\]: pip install -c constraints.txt -e '.\[detect\]'"):
+        evaluate_detections(truth, results, ids(truth))
+
+
+def test_repeats_over_processes_count_once():
+    found = without_repeats([(5, ["a"]), (2, ["b"]), (5, ["c"])])
+    assert list(found.items()) == [(2, ["b"]), (5, ["a"])]

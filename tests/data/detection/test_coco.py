@@ -1,0 +1,222 @@
+"""COCO and folders of one's own: where files are found, what is trained on, what is said."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+from data.detection.made_up_coco import NAMES, content, write_coco, write_images
+from dynavit.common.data import LoaderOptions
+from dynavit.data.config import AugmentConfig, DataConfig
+from dynavit.data.open import open_data
+
+QUICK = {"short": 32, "long": 64}
+
+
+def opened(folder, name="coco", **options):
+    given = {key: options.pop(key) for key in ("val_fraction", "limit", "strict", "image_size", "crop_pct") if key in options}
+    return open_data(name, folder, DataConfig(workers=0, options={**QUICK, **options}, **given))
+
+
+def batches(data, split="val", train=False, **how):
+    wanted = LoaderOptions(train=train, **{"batch_size": 2, "augment": AugmentConfig(), "config": DataConfig(workers=0), **how})
+    return [batch for step in data.loader(split, wanted).epoch() for batch in step]
+
+
+def test_the_official_layout(tmp_path):
+    data = opened(write_coco(tmp_path))
+    assert data.task == "detection" and data.name == "coco" and not data.has_masks
+    assert data.classes == ["person", "stop sign", "toothbrush"] and data.category_ids == [1, 13, 90]
+    assert len(data.splits["val"]) == 4  # all of them are judged
+    assert len(data.splits["train"]) == 3  # the empty one is not trained on
+    assert any("1 images without boxes" in note for note in data.notes)
+    assert any("leaves out 3 boxes" in note for note in data.notes)
+    assert len(opened(tmp_path, keep_empty=True).splits["train"]) == 4
+
+
+def test_images_of_every_kind_are_read(tmp_path):
+    """Grey ones, those in folders of their own, those without objects."""
+    data = opened(write_coco(tmp_path))
+    found = {target["image_id"]: (batch, place) for batch in batches(data) for place, target in enumerate(batch.targets)}
+    assert set(found) == set(NAMES)
+    batch, place = found[139]
+    pixels = batch.inputs["images"][place, :, :4, :4].double() * torch.tensor(data.std)[:, None, None]
+    pixels += torch.tensor(data.mean)[:, None, None]
+    assert torch.allclose(pixels[0], pixels[1], atol=1e-5)  # grey
+    target = batch.targets[place]
+    assert target["labels"].tolist() == [1] and target["crowd_boxes"].shape == (1, 4) and target["masks"] is None
+    batch, place = found[285]
+    assert batch.targets[place]["boxes"].shape == (0, 4)
+
+
+def test_masks_on_demand(tmp_path):
+    data = opened(write_coco(tmp_path), masks=True)
+    assert data.has_masks
+    for batch in batches(data):
+        for target, (height, width) in zip(batch.targets, batch.inputs["sizes"].tolist(), strict=True):
+            assert target["masks"].shape == (len(target["boxes"]), height, width)
+    assert not data.with_masks(False).has_masks and opened(tmp_path).with_masks(True).has_masks
+
+
+def test_exif_is_ignored(tmp_path):
+    """Annotations count stored pixels."""
+    write_coco(tmp_path)
+    file = tmp_path / "val2017" / "a.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # on its side
+    Image.open(file).save(file, exif=exif)
+    (target,) = [t for batch in batches(opened(tmp_path)) for t in batch.targets if t["image_id"] == 7]
+    assert target["original_size"] == (40, 60)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_another_size_than_annotated_is_an_error(tmp_path, workers):
+    write_coco(tmp_path)
+    Image.new("RGB", (40, 60)).save(tmp_path / "val2017" / "a.jpg")
+    with pytest.raises(ValueError, match=r"a.jpg: the image has 60 x 40 pixels .* for 40 x 60"):
+        batches(opened(tmp_path), config=DataConfig(workers=workers))
+
+
+def test_a_broken_image_is_left_out_and_named(tmp_path):
+    write_coco(tmp_path)
+    (tmp_path / "val2017" / "a.jpg").write_bytes(b"nothing")
+    found = batches(opened(tmp_path))
+    assert next(message for batch in found for message in batch.broken).startswith("cannot read image")
+    assert {target["image_id"] for batch in found for target in batch.targets} == {139, 285, 5000}
+    assert sum(batch.count for batch in found) == 3
+    with pytest.raises(ValueError, match="without --strict it would be left out"):
+        batches(opened(tmp_path), config=DataConfig(workers=0, strict=True))
+
+
+def test_a_batch_of_broken_images_still_runs(tmp_path):
+    write_coco(tmp_path)
+    for name in NAMES.values():
+        (tmp_path / "val2017" / name).write_bytes(b"nothing")
+    for batch in batches(opened(tmp_path)):
+        assert batch.count == 0 and batch.inputs["images"].shape == (1, 3, 32, 32) and len(batch.targets) == 1
+
+
+def test_other_places_of_images(tmp_path):
+    """images/NAME and images, and one split alone."""
+    write_coco(tmp_path, ("val2014",))
+    (tmp_path / "images").mkdir()
+    shutil.move(tmp_path / "val2014", tmp_path / "images" / "val2014")
+    assert list(opened(tmp_path).splits) == ["val"]
+    for file in (tmp_path / "images" / "val2014").iterdir():
+        shutil.move(file, tmp_path / "images")
+    (tmp_path / "images" / "val2014").rmdir()
+    assert list(opened(tmp_path).splits) == ["val"]
+
+
+def test_images_in_both_splits_are_told_with_every_result(tmp_path):
+    write_coco(tmp_path)
+    assert opened(tmp_path).caution == ""
+    shutil.rmtree(tmp_path / "val2017")
+    (tmp_path / "images").mkdir()
+    for name in ("train2017", "val2017"):
+        write_images(tmp_path / "images" / name)
+    shutil.rmtree(tmp_path / "train2017")
+    assert opened(tmp_path).caution == ""
+    for name in ("train2017", "val2017"):
+        shutil.rmtree(tmp_path / "images" / name)
+    write_images(tmp_path / "images")
+    assert "4 of 4 images of val are training images too" in opened(tmp_path).caution
+
+
+@pytest.mark.parametrize(
+    ("break_it", "reason"),
+    [
+        (lambda folder: shutil.rmtree(folder / "annotations"), "holds no annotations/instances_train"),
+        (lambda folder: shutil.rmtree(folder / "val2017"), "there is no folder of images"),
+        (lambda folder: (folder / "val2017" / "c.png").unlink(), "there is no image .*c.png, which image 5000"),
+        (
+            lambda folder: (folder / "annotations" / "instances_val2017.json").write_text(
+                json.dumps({**content(), "annotations": [], "categories": [{"id": 1, "name": "person"}]})
+            ),
+            "different categories",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, break_it, reason):
+    write_coco(tmp_path)
+    break_it(tmp_path)
+    with pytest.raises(ValueError, match=reason):
+        opened(tmp_path)
+
+
+def test_options_that_do_not_fit(tmp_path):
+    write_coco(tmp_path)
+    with pytest.raises(ValueError, match="in place of image_size say --loading.options.short"):
+        opened(tmp_path, image_size=32)
+    with pytest.raises(ValueError, match="leave crop_pct out"):
+        opened(tmp_path, crop_pct=0.9)
+    with pytest.raises(ValueError, match="needs --data-dir"):
+        opened(None)
+    with pytest.raises(ValueError, match="augment.mixup is about images with one class"):
+        batches(opened(tmp_path), "train", train=True, augment=AugmentConfig(mixup=0.5))
+    with pytest.raises(ValueError, match="recipe=deit"):
+        batches(opened(tmp_path), "train", train=True, augment=AugmentConfig(recipe="deit"))
+
+
+# ---- A folder of one's own
+
+
+def test_one_file_is_cut_into_splits(tmp_path):
+    write_images(tmp_path)
+    (tmp_path / "mine.json").write_text(json.dumps(content()))
+    data = opened(tmp_path, "detection_folder", val_fraction=0.25, test_fraction=0.25, keep_empty=True)
+    sizes = {name: len(split) for name, split in data.splits.items()}
+    assert sizes == {"train": 2, "val": 1, "test": 1}
+    assert {record.id for split in data.splits.values() for record in split.records()} == set(NAMES)
+    again = opened(tmp_path, "detection_folder", val_fraction=0.25, test_fraction=0.25, keep_empty=True)
+    assert [r.id for r in again.splits["test"].records()] == [r.id for r in data.splits["test"].records()]
+
+
+def test_images_and_annotations_elsewhere(tmp_path):
+    write_images(tmp_path / "images")
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / "mine.json").write_text(json.dumps(content()))
+    assert len(opened(tmp_path, "detection_folder", val_fraction=0).splits["train"]) == 3
+    shutil.move(tmp_path / "images", tmp_path / "photos")
+    with pytest.raises(ValueError, match="say where images are with --loading.options.images"):
+        opened(tmp_path, "detection_folder")
+    found = opened(tmp_path, "detection_folder", images="photos", annotations="annotations/mine.json", val_fraction=0)
+    assert len(found.splits["train"]) == 3
+    (tmp_path / "annotations" / "other.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds 2 annotation files .* name one with --loading.options.annotations"):
+        opened(tmp_path, "detection_folder")
+
+
+def test_a_folder_with_splits(tmp_path):
+    for folder in ("train", "valid", "test"):
+        write_images(tmp_path / folder)
+        (tmp_path / folder / "_annotations.coco.json").write_text(json.dumps(content()))
+    data = opened(tmp_path, "detection_folder")
+    assert {name: len(split) for name, split in data.splits.items()} == {"train": 3, "val": 4, "test": 4}
+
+
+# ---- What a run stores
+
+
+def test_description_brings_inputs_back(tmp_path):
+    write_coco(tmp_path)
+    data = opened(tmp_path)
+    facts = json.loads(json.dumps(data.describe()))
+    assert facts["classes"] == data.classes and facts["category_ids"] == [1, 13, 90] and facts["short"] == 32
+    other = opened(tmp_path, short=48, long=None).prepared_as(facts, "run")
+    assert other.preparation == data.preparation
+    with pytest.raises(ValueError, match="coco has 3 classes, the model of run tells 2 apart"):
+        data.prepared_as({**facts, "classes": ["a", "b"]}, "run")
+
+
+def test_subset_and_limit(tmp_path):
+    write_coco(tmp_path)
+    data = opened(tmp_path)
+    few = data.subset("val", torch.tensor([3, 1]))
+    assert [image["id"] for image in few.ground_truth("val")["images"]] == [5000, 139]
+    assert len(few.splits["train"]) == 3 and len(data.splits["val"]) == 4
+    assert data.picture("val", 0).size == (60, 40)
+    limited = opened(tmp_path, limit=2)
+    assert len(limited.splits["train"]) == 2 and "training uses 2 of 3 images" in limited.notes
