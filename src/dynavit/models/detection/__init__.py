@@ -1,0 +1,1 @@
+"""Detectors: a pyramid of feature maps with any norm, RetinaNet and Mask R-CNN on top of it, and operations on boxes."""
