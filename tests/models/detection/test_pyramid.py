@@ -15,7 +15,9 @@ OWN = [("pvt_nano", SMALL_PVT), ("vit_tiny", SMALL_VIT)]
 
 def pyramid(backbone="pvt_nano", norm="dtn", padding=None, options=None, **more):
     torch.manual_seed(0)
-    built = build_pyramid(backbone, norm=norm, padding=padding, options={**dict(OWN).get(backbone, {}), **(options or {})}, **more)
+    built = build_pyramid(
+        backbone, norm=norm, padding=padding, options={**dict(OWN).get(backbone, {}), **(options or {})}, **more
+    )
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))

@@ -82,9 +82,7 @@ class Pyramid(nn.Module):
         return f"levels={self.levels}, padding={self.padding!r}"
 
 
-def resized_positions(
-    learned: Tensor, own: tuple[int, int], grid: tuple[int, int], cells: Tensor | None = None
-) -> Tensor:
+def resized_positions(learned: Tensor, own: tuple[int, int], grid: tuple[int, int], cells: Tensor | None = None) -> Tensor:
     """Positions (1, t, c) of their own grid, bilinearly on another, (1, rows * cols, c).
 
     With `cells` (b, 2), rows and columns that each image fills: on these for each image, 0 elsewhere, (b, rows * cols, c).

@@ -54,16 +54,29 @@ def level_of(boxes: Tensor, levels: int) -> Tensor:
     return (side / FINEST + 1e-6).log2().floor().clamp(0, levels - 1).long()
 
 
-def pool_rois(maps: Sequence[Tensor], strides: Sequence[int], boxes: Sequence[Tensor], bins: int, samples: int = 2) -> Tensor:
-    """Boxes of each image, (k_i, 4), out of the level that fits them: maps (b, c, rows, cols) -> (sum k_i, c, bins, bins)."""
+def pool_rois(
+    maps: Sequence[Tensor],
+    strides: Sequence[int],
+    boxes: Sequence[Tensor],
+    bins: int,
+    samples: int = 2,
+    *,
+    extents: Sequence[tuple[int, int]] | None = None,
+) -> Tensor:
+    """Boxes of each image, (k_i, 4), out of the level that fits them: maps (b, c, rows, cols) -> (sum k_i, c, bins, bins).
+
+    `extents`, (height, width) of each image in pixels, end its maps where they would end without neighbours in the batch.
+    """
     pooled = []
     for image, own in enumerate(boxes):
         level = level_of(own, len(maps))
+        height, width = (None, None) if extents is None else extents[image]
         found = maps[0].new_zeros(len(own), maps[0].shape[1], bins, bins)
         for at, (features, stride) in enumerate(zip(maps, strides, strict=True)):
             chosen = (level == at).nonzero().flatten()
             if len(chosen):
-                found = found.index_copy(0, chosen, roi_align(features[image], own[chosen], bins, 1 / stride, samples))
+                shown = features[image, :, : height and height // stride, : width and width // stride]
+                found = found.index_copy(0, chosen, roi_align(shown, own[chosen], bins, 1 / stride, samples))
         pooled.append(found)
     return torch.cat(pooled)
 

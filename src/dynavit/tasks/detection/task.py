@@ -1,0 +1,159 @@
+"""Object detection and instance segmentation: losses by the kind of detector, average precision, answers about files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...common.answers import check_top
+from ...common.batch import Batch
+from ...common.metric import Metric
+from ...common.task import Task
+from ...models.detection.detector import Detector
+from ...models.detection.maskrcnn import MaskRCNN
+from ...models.detection.retinanet import RetinaNet
+from ...models.detection.rules import Rules
+from ..options import DetectionOptions
+from .evaluator import DetectionEvaluator
+from .maskrcnn import maskrcnn_losses
+from .originals import in_original
+from .retinanet import retinanet_losses
+
+
+def metrics_of(prefix: str, what: str) -> tuple[Metric, ...]:
+    names = {"AP": "AP", "AP50": "AP50", "AP75": "AP75", "APs": "AP small", "APm": "AP medium", "APl": "AP large"}
+    return tuple(Metric(prefix + name, f"{what} {label}", percent=True, digits=1) for name, label in names.items())
+
+
+class Detection(Task):
+    """Find things in images: a box and a class each, with a mask where the detector draws one.
+
+    Inputs are {"images" (b, 3, height, width), "sizes" (b, 2)}, targets a list of dicts, see docs/detection_models.md.
+    """
+
+    name: ClassVar[str] = "detection"
+    Options: ClassVar[type] = DetectionOptions
+    metrics: Sequence[Metric] = metrics_of("", "box")
+
+    def __init__(self, model: nn.Module, data: Any, options: DetectionOptions) -> None:
+        super().__init__(model)
+        if not isinstance(model, RetinaNet | MaskRCNN):
+            raise ValueError(
+                f"the task detection trains detectors, retinanet or maskrcnn, and {type(model).__name__} is none; "
+                "--model retinanet --model_options.backbone NAME puts one on top of a backbone"
+            )
+        self.options = options
+        self.rules = Rules(
+            score=options.score,
+            overlap=options.overlap,
+            most=options.detections,
+            candidates=options.candidates,
+            proposals=options.proposals,
+        )
+        self.category_ids = list(getattr(data, "category_ids", ()))
+        draws_masks = isinstance(model, MaskRCNN) and model.mask_head is not None
+        if draws_masks and not getattr(data, "has_masks", True):
+            raise ValueError(
+                f"Mask R-CNN learns masks, and {data.name} has none; --model_options.with_masks false does without them"
+            )
+        self.kinds = ("bbox", "segm") if draws_masks else ("bbox",)
+        if draws_masks:
+            self.metrics = (*metrics_of("", "box"), *metrics_of("mask_", "mask"))
+        self.caution = ""
+        self._truths: dict[str, Callable[[], dict[str, Any]]] = {}
+
+    # ---- From options to a task
+
+    @classmethod
+    def check_data(cls, data: Any) -> None:
+        if getattr(data, "task", None) != cls.name:
+            raise ValueError(f"the task detection is about images with boxes, and {data.name} has none; leave --task out")
+
+    @classmethod
+    def model_options(cls, data: Any, options: DetectionOptions) -> dict[str, Any]:
+        return {"num_classes": len(data.classes), "anchor_scale": options.anchor_scale}
+
+    @property
+    def detector(self) -> Detector:
+        assert isinstance(self.model, Detector)
+        return self.model
+
+    # ---- Training and evaluation
+
+    def loader(self, data: Any, split: str, how: Any) -> Any:
+        """Evaluation takes `eval_batch` images of each process at a time."""
+        self._truths[split] = lambda: data.ground_truth(split)
+        self.caution = getattr(data, "caution", "")
+        if not how.train:
+            how = replace(how, batch_size=min(how.batch_size, self.options.eval_batch * how.world))
+        return data.loader(split, how)
+
+    def truth(self, split: str) -> dict[str, Any]:
+        """What is on the images of a split, as COCO's JSON."""
+        return self._truths[split]()
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        if isinstance(self.model, MaskRCNN):
+            return maskrcnn_losses(self.model, batch.inputs, batch.targets, self.options, self.rules)
+        assert isinstance(self.model, RetinaNet)
+        return retinanet_losses(self.model, batch.inputs, batch.targets, self.options)
+
+    def evaluator(self) -> DetectionEvaluator:
+        return DetectionEvaluator(self)
+
+    # ---- What a person sees
+
+    @classmethod
+    def tables(cls, result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
+        of_kind = {kind: rows for kind, rows in (result.get("per_class") or {}).items() if rows}
+        if not of_kind:
+            return []
+        shown = {"bbox": "box AP", "segm": "mask AP"}
+        header = ["class", "objects", *(shown[kind] for kind in of_kind)]
+        each = zip(*of_kind.values(), strict=True)
+        rows = [[of[0]["class"], str(of[0]["objects"]), *(_percent(one["AP"]) for one in of)] for of in each]
+        return [("average precision of each class", header, rows)]
+
+    # ---- Prediction
+
+    def read_input(self, path: Path, facts: Mapping[str, Any]) -> dict[str, Tensor]:
+        """A file, resized and normalised as the data set did it, with its own size beside it."""
+        from ...data.detection.dataset import preparation_of
+        from ...data.detection.transform import joined
+        from ...data.read_image import read_image
+
+        missing = [name for name in ("short", "long", "mean", "std") if name not in facts]
+        if missing:
+            raise ValueError(f"the run's model.json does not say how an image becomes an input: {', '.join(missing)} missing")
+        picture = read_image(path, as_stored=True)
+        inputs, _ = joined([(preparation_of(facts).pixels(picture), {})])
+        return {**inputs, "originals": torch.tensor([[picture.height, picture.width]])}
+
+    @torch.no_grad()
+    def answer(self, inputs: Mapping[str, Tensor], facts: Mapping[str, Any], top: int, policy: Any = None) -> dict[str, Any]:
+        """{"found": [{"label", "confidence", "box": [x1, y1, x2, y2], "mask"}, ...], "size": [height, width]}, the best `top`.
+
+        Boxes are in pixels of the file; of a sample of a data set, in those of the image as it was resized.
+        """
+        from ...data.detection.results import answer_of
+
+        check_top(top)
+        sizes = inputs["sizes"]
+        height, width = inputs.get("originals", sizes)[0].tolist()
+        (found,) = self.detector.detect(inputs["images"], sizes, self.rules)
+        best = {name: None if part is None else part[:top] for name, part in found.items()}
+        own = in_original(best, (int(sizes[0, 0]) / height, int(sizes[0, 1]) / width), (height, width))
+        return answer_of(own, facts["classes"], (height, width))
+
+    @classmethod
+    def answer_text(cls, answer: Mapping[str, Any]) -> str:
+        from ...data.detection.results import found_line
+
+        return found_line(answer)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None or share < 0 else f"{share:.1%}"
