@@ -18,12 +18,11 @@ NUMBERS = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100")
 
 
 class DetectionEvaluator(Evaluator):
-    """Keeps [number of the image, its detections as COCO's results]; an image that several processes had counts once."""
+    """Keeps [number of the image, its split, its detections as COCO's results]."""
 
     def __init__(self, task: "Detection") -> None:
         super().__init__()
         self.task = task
-        self.split = ""
         self._judged: dict[str, Any] | None = None
 
     @torch.no_grad()
@@ -33,11 +32,9 @@ class DetectionEvaluator(Evaluator):
         found = self.task.detector.detect(batch.inputs["images"], batch.inputs["sizes"], self.task.rules)
         kept = []
         for own, target in list(zip(found, batch.targets, strict=True))[: batch.count]:
-            self.split = target["split"]
-            result = in_original(own, target["scale"], target["original_size"])
-            kept.append([int(target["image_id"]), coco_results(int(target["image_id"]), result, self.task.category_ids)])
+            image, result = int(target["image_id"]), in_original(own, target["scale"], target["original_size"])
+            kept.append([image, target["split"], coco_results(image, result, self.task.category_ids)])
         self.add("images", kept)
-        self.add("splits", [self.split] if self.split else [])
         self.add("together", torch.tensor(int(len(found) > 1), device=batch.index.device))
 
     @property
@@ -52,7 +49,9 @@ class DetectionEvaluator(Evaluator):
 
     @property
     def _by_image(self) -> dict[int, list[dict[str, Any]]]:
-        return dict(sorted((image, results) for image, results in self.totals.get("images", [])))
+        """In order; an image that several processes had counts once."""
+        found = {image: results for image, _, results in self.totals.get("images", ())}
+        return {image: found[image] for image in sorted(found)}
 
     def judged(self) -> dict[str, Any]:
         """{"bbox": {"AP": ..., "per_class": ...}, "segm": ...}; {} where the package that judges is missing."""
@@ -65,7 +64,7 @@ class DetectionEvaluator(Evaluator):
             if not self._can_judge:
                 return {}
             results = [one for own in images.values() for one in own]
-            truth = self.task.truth(self.totals["splits"][0])
+            truth = self.task.truth(self.totals["images"][0][1])
             self._judged = evaluate_detections(truth, results, list(images), kinds=self.task.kinds)
         return self._judged
 

@@ -7,7 +7,7 @@ from .assign import NOTHING
 
 
 def sample(assigned: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
-    """(n,) as `assign` gives it -> numbers of some that learn a thing, at most `share` of `count`, and of background up to it."""
+    """(n,) as `assign` gives it -> numbers of some that learn a thing, at most `share` of `count`, and of background."""
     things = _some((assigned >= 0).nonzero().flatten(), int(count * share))
     return things, _some((assigned == NOTHING).nonzero().flatten(), count - len(things))
 
