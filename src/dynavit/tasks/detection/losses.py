@@ -12,7 +12,6 @@ def focal_sum(logits: Tensor, classes: Tensor) -> Tensor:
 
     Of each number p, the chance of what is the case: -a (1 - p)^2 log p with a = 1/4 for things and 3/4 for what is not there.
     """
-    logits = logits.float() if logits.dtype != torch.float64 else logits
     things = (classes >= 0).nonzero().flatten()
     target = torch.zeros_like(logits)
     target[things, classes[things]] = 1
@@ -24,4 +23,9 @@ def focal_sum(logits: Tensor, classes: Tensor) -> Tensor:
 
 def l1_sum(found: Tensor, target: Tensor) -> Tensor:
     """Absolute differences of offsets (n, 4)."""
-    return (found.to(target.dtype) - target).abs().sum()
+    return (found - target).abs().sum()
+
+
+def wide(x: Tensor) -> Tensor:
+    """In at least float32: sums over many anchors are never taken in half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

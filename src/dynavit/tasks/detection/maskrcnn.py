@@ -14,7 +14,7 @@ from ...models.detection.roi_align import roi_align_separable
 from ...models.detection.rules import Rules
 from ..options import DetectionOptions
 from .assign import assign, assign_usable
-from .losses import l1_sum
+from .losses import l1_sum, wide
 from .sample import sample
 
 ANCHORS = 256  # of an image that the proposal network learns from, half of them things at most
@@ -65,7 +65,7 @@ class Choice:
 def proposal_losses(dense: Dense, targets: Sequence[Mapping[str, Any]], stds: Tensor) -> dict[str, Tensor]:
     """Of 256 anchors of each image, divided by all that were drawn."""
     anchors, usable = torch.cat(dense.anchors), torch.cat(dense.usable, 1)
-    logits, deltas = torch.cat(dense.logits, 1), torch.cat(dense.deltas, 1)
+    logits, deltas = wide(torch.cat(dense.logits, 1)), wide(torch.cat(dense.deltas, 1))
     found, boxes, drawn = logits.new_zeros(()), logits.new_zeros(()), 0
     for own_logits, own_deltas, own_usable, target in zip(logits[..., 0], deltas, usable, targets, strict=True):
         assigned = assign_usable(iou(anchors, target["boxes"]), own_usable, 0.7, 0.3, 0.3)
@@ -93,10 +93,10 @@ def box_losses(looked: Looked, choice: Choice, stds: Tensor) -> dict[str, Tensor
         start += len(boxes)
     truth, row, goal = torch.cat(classes), torch.cat(rows), torch.cat(goals)
     divisor = max(1, len(truth))
-    logits = looked.logits if looked.logits.dtype == torch.float64 else looked.logits.float()
+    logits, deltas = wide(looked.logits), wide(looked.deltas)
     loss_class = F.cross_entropy(logits, truth, reduction="sum") / divisor
     # Offsets of all rows take part with weight 0, so that there is a gradient where nothing was found.
-    loss_box = (l1_sum(looked.deltas[row, truth[row]], goal) + 0 * looked.deltas.sum()) / divisor
+    loss_box = (l1_sum(deltas[row, truth[row]], goal) + 0 * deltas.sum()) / divisor
     return {"loss_class": loss_class, "loss_box": loss_box}
 
 
@@ -104,15 +104,14 @@ def mask_loss(masks: Tensor, choice: Choice) -> Tensor:
     """Mean cross entropy of the true class's mask, (m, classes, 28, 28) logits."""
     labels = torch.cat([target["labels"][things] for things, target in zip(choice.things, choice.targets, strict=True)])
     if not len(labels):
-        return 0 * masks.sum()
+        return 0 * wide(masks).sum()
     truth = torch.cat(
         [
             mask_targets(target["masks"], boxes[: len(things)], things)
             for boxes, things, target in zip(choice.rois, choice.things, choice.targets, strict=True)
         ]
     )
-    own = masks[torch.arange(len(labels), device=labels.device), labels]
-    own = own if own.dtype == torch.float64 else own.float()
+    own = wide(masks[torch.arange(len(labels), device=labels.device), labels])
     return F.binary_cross_entropy_with_logits(own, truth.to(own.dtype))
 
 

@@ -11,7 +11,7 @@ from ...models.detection.dense import Dense
 from ...models.detection.retinanet import RetinaNet
 from ..options import DetectionOptions
 from .assign import IGNORED, NOTHING, assign_usable
-from .losses import focal_sum, l1_sum
+from .losses import focal_sum, l1_sum, wide
 
 
 def retinanet_losses(
@@ -23,7 +23,7 @@ def retinanet_losses(
     """
     dense: Dense = model(inputs["images"], inputs["sizes"])
     anchors, usable = torch.cat(dense.anchors), torch.cat(dense.usable, 1)
-    logits, deltas = torch.cat(dense.logits, 1), torch.cat(dense.deltas, 1)
+    logits, deltas = wide(torch.cat(dense.logits, 1)), wide(torch.cat(dense.deltas, 1))
     focal, boxes, divisor = logits.new_zeros(()), logits.new_zeros(()), 0
     far = things = 0
     for own_logits, own_deltas, own_usable, target in zip(logits, deltas, usable, targets, strict=True):
