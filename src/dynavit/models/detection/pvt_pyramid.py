@@ -22,7 +22,8 @@ class PvtPyramid(Pyramid):
         if body.patch_size != 4:
             raise ValueError(f"a pyramid starts at 1/4 of the image: patch_size is 4; got {body.patch_size}")
         body.pos_embed4 = nn.Parameter(body.pos_embed4[:, 1:].detach().clone())  # the first is the class token's
-        del body.cls_token, body.norm, body.head, body.head_drop
+        del body.cls_token
+        body.norm = body.head = body.head_drop = nn.Identity()
         body.num_prefix_tokens = 0
         super().__init__(body, body.embed_dims, levels, padding)
 

@@ -31,13 +31,11 @@ class Pyramid(nn.Module):
 
     Attributes:
         body: the model, without what only a classifier needs. Weights of a trained classifier go here.
-        left_out: how names of weights begin that a classifier has and its body has not.
         channels, strides: of the maps.
         levels: which of the four maps are made, counted from 0.
     """
 
     body: nn.Module
-    left_out: tuple[str, ...] = ("head.", "norm.", "cls_token")
 
     def __init__(self, body: nn.Module, channels: Sequence[int], levels: Sequence[int], padding: Padding) -> None:
         super().__init__()

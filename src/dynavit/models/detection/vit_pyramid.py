@@ -30,7 +30,7 @@ class VitPyramid(Pyramid):
             raise ValueError("a ViT gives a pyramid of 1/4 to 1/32 from patches of 16 pixels: patch_size is 16, without a stem")
         dim = body.embed_dim
         width = min(dim, WIDEST)
-        del body.norm, body.head, body.head_drop
+        body.norm = body.head = body.head_drop = nn.Identity()
         super().__init__(body, (width,) * 4, levels, padding)
         finer = [nn.ConvTranspose2d(dim, dim // 2, 2, 2), ChannelNorm(dim // 2), nn.GELU()]
         finest = [*finer, nn.ConvTranspose2d(dim // 2, dim // 4, 2, 2)]
