@@ -4,7 +4,8 @@
 
 GMACs are counted on tensors without memory, by torch's counter and the dense separable formula of DTN, for images that fill
 their batch; what the C kernel skips, and masks, are not in them. Mask R-CNN looks at 1,000 proposals and draws 100 masks.
-Times are CPU seconds of one process, arms interleaved, a forward pass and a training pass (forward and backward) of the pyramid.
+Times are CPU seconds of one process, arms interleaved: a forward pass, and a training pass (forward and backward), of the
+pyramid.
 """
 
 import argparse

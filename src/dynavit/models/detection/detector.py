@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..timm_conventions import TimmModel
+from .dense import Dense
 from .fpn import FPN
 from .padding import real_cells
 from .pyramid import Padding, build_pyramid
@@ -47,7 +48,6 @@ class Detector(TimmModel):
         self.pyramid = build_pyramid(
             backbone, norm=norm, norm_options=norm_options, padding=padding, levels=self.levels, options=backbone_options
         )
-        self.padding = self.pyramid.padding
         self.fpn = FPN(self.pyramid.channels, width, self.extra)
         self.register_buffer("stds", torch.ones(4), persistent=False)
 
@@ -59,6 +59,15 @@ class Detector(TimmModel):
             grids = [tuple(-(-side // stride) for side in images.shape[2:]) for stride in self.strides]
             real = [real_cells(sizes, s, (g[0], g[1])) for s, g in zip(self.strides, grids, strict=True)]
         return self.fpn(maps, real), real
+
+    @property
+    def padding(self) -> Padding:
+        """What padding of a batch may influence, see `pyramid`."""
+        return self.pyramid.padding
+
+    def dense(self, images: Tensor, sizes: Tensor | None = None) -> Dense:
+        """Predictions for every anchor; of Mask R-CNN those of its proposals."""
+        raise NotImplementedError
 
     @property
     def pretrained_part(self) -> nn.Module:

@@ -138,10 +138,7 @@ class MaskRCNN(Detector):
     ) -> Looked | list[dict[str, Any]]:
         """Detections as in `detect`; with `sample` the predictions for its choice."""
         sizes, rules = whole_sizes(images) if sizes is None else sizes, rules or Rules()
-        maps, real = self.features(images, sizes)
-        anchors, usable = lay_anchors(maps, self.strides, self.anchor_scale, (1.0,), sizes)
-        found = [self.proposal_head(without_padding(x, mask)) for x, mask in zip(maps, real, strict=True)]
-        dense = Dense([logits for logits, _ in found], [deltas for _, deltas in found], anchors, usable, sizes)
+        maps, dense = self._proposed(images, sizes)
         proposed = self.propose(dense, rules)
         if sample is None:
             return self._detections(maps, proposed, sizes, rules)
@@ -149,6 +146,16 @@ class MaskRCNN(Detector):
         logits, deltas = self.box_head(self._pooled(maps, boxes, sizes, BOX_BINS))
         masks = None if self.mask_head is None else self.mask_head(self._pooled(maps, drawn, sizes, MASK_BINS))
         return Looked(dense, logits, deltas, masks)
+
+    def dense(self, images: Tensor, sizes: Tensor | None = None) -> Dense:
+        return self._proposed(images, whole_sizes(images) if sizes is None else sizes)[1]
+
+    def _proposed(self, images: Tensor, sizes: Tensor) -> tuple[list[Tensor], Dense]:
+        """Maps of the levels, and what the proposal network says about their anchors."""
+        maps, real = self.features(images, sizes)
+        anchors, usable = lay_anchors(maps, self.strides, self.anchor_scale, (1.0,), sizes)
+        found = [self.proposal_head(without_padding(x, mask)) for x, mask in zip(maps, real, strict=True)]
+        return maps, Dense([logits for logits, _ in found], [deltas for _, deltas in found], anchors, usable, sizes)
 
     @torch.no_grad()
     def propose(self, dense: Dense, rules: Rules) -> list[Tensor]:

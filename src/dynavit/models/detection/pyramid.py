@@ -36,15 +36,21 @@ class Pyramid(nn.Module):
     """
 
     body: nn.Module
+    padding: Padding
 
     def __init__(self, body: nn.Module, channels: Sequence[int], levels: Sequence[int], padding: Padding) -> None:
         super().__init__()
-        self.body, self.padding = body, padding
+        self.body = body
         self.levels = tuple(levels)
         self.channels, self.strides = tuple(channels[at] for at in levels), tuple(STRIDES[at] for at in levels)
-        for module in body.modules():
-            if padding == "norm" and hasattr(module, "hides_padding"):
-                module.hides_padding = False
+        self.set_padding(padding)
+
+    def set_padding(self, padding: Padding) -> None:
+        """Choose what padding may influence, see the module."""
+        self.padding = padding
+        for module in self.body.modules():
+            if hasattr(module, "hides_padding"):
+                module.hides_padding = padding == "all"
 
     def forward(self, images: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
         if images.dim() != 4 or any(side % STRIDES[-1] for side in images.shape[2:]):

@@ -87,6 +87,9 @@ class RetinaNet(Detector):
         deltas = [flat(self.locate(x, mask), 4) for x, mask in zip(maps, real, strict=True)]
         return Dense(logits, deltas, anchors, usable, sizes)
 
+    def dense(self, images: Tensor, sizes: Tensor | None = None) -> Dense:
+        return self(images, sizes)
+
     @torch.no_grad()
     def detect(self, images: Tensor, sizes: Tensor | None = None, rules: Rules | None = None) -> list[dict[str, Any]]:
         """Of each image {"boxes" (k, 4) in its pixels, "scores" (k,), "labels" (k,), "chances": None}, best first."""

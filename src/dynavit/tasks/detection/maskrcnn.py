@@ -18,6 +18,7 @@ from .losses import l1_sum, wide
 from .sample import sample
 
 ANCHORS = 256  # of an image that the proposal network learns from, half of them things at most
+PROPOSAL_THRESHOLDS = (0.7, 0.3, 0.3)  # positive, negative, and the least that a thing's best anchor has
 MASK_SIDE = 28
 
 
@@ -68,7 +69,7 @@ def proposal_losses(dense: Dense, targets: Sequence[Mapping[str, Any]], stds: Te
     logits, deltas = wide(torch.cat(dense.logits, 1)), wide(torch.cat(dense.deltas, 1))
     found, boxes, drawn = logits.new_zeros(()), logits.new_zeros(()), 0
     for own_logits, own_deltas, own_usable, target in zip(logits[..., 0], deltas, usable, targets, strict=True):
-        assigned = assign_usable(iou(anchors, target["boxes"]), own_usable, 0.7, 0.3, 0.3)
+        assigned = assign_usable(iou(anchors, target["boxes"]), own_usable, *PROPOSAL_THRESHOLDS)
         things, nothing = sample(assigned, ANCHORS, 0.5)
         chosen = torch.cat([things, nothing])
         truth = (torch.arange(len(chosen), device=chosen.device) < len(things)).to(logits.dtype)

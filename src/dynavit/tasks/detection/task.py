@@ -1,6 +1,6 @@
 """Object detection and instance segmentation: losses by the kind of detector, average precision, answers about files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from ...models.detection.retinanet import RetinaNet
 from ...models.detection.rules import Rules
 from ..options import DetectionOptions
 from .evaluator import DetectionEvaluator
-from .maskrcnn import maskrcnn_losses
+from .maskrcnn import PROPOSAL_THRESHOLDS, maskrcnn_losses
 from .originals import in_original
 from .retinanet import retinanet_losses
 
@@ -116,6 +116,20 @@ class Detection(Task):
         each = zip(*of_kind.values(), strict=True)
         rows = [[of[0]["class"], str(of[0]["objects"]), *(_percent(one["AP"]) for one in of)] for of in each]
         return [("average precision of each class", header, rows)]
+
+    @torch.no_grad()
+    def inside(self, batches: Iterable[Batch]) -> dict[str, dict[str, Any]]:
+        from .inside import anchor_numbers, padding_numbers
+
+        alone = [batch for batch in batches if batch.count]
+        if not alone:
+            raise ValueError("there are no images to look at")
+        thresholds = PROPOSAL_THRESHOLDS
+        if isinstance(self.model, RetinaNet):
+            thresholds = (self.options.positive, self.options.negative, 0.0)
+        found = {"anchors": anchor_numbers(self.detector, alone, thresholds)}
+        drift = padding_numbers(self.detector, alone)
+        return found if drift is None else {**found, "padding": drift}
 
     # ---- Prediction
 
