@@ -1,6 +1,6 @@
 """Object detection and instance segmentation: losses by the kind of detector, average precision, answers about files."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,21 +11,20 @@ from torch import Tensor, nn
 from ...common.answers import check_top
 from ...common.batch import Batch
 from ...common.metric import Metric
-from ...common.task import Task
+from ...common.task import Evaluator, Task
 from ...models.detection.detector import Detector
 from ...models.detection.maskrcnn import MaskRCNN
 from ...models.detection.retinanet import RetinaNet
 from ...models.detection.rules import Rules
 from ..options import DetectionOptions
-from .evaluator import DetectionEvaluator
 from .maskrcnn import PROPOSAL_THRESHOLDS, maskrcnn_losses
 from .originals import in_original
 from .retinanet import retinanet_losses
 
-
-def metrics_of(prefix: str, what: str) -> tuple[Metric, ...]:
-    names = {"AP": "AP", "AP50": "AP50", "AP75": "AP75", "APs": "AP small", "APm": "AP medium", "APl": "AP large"}
-    return tuple(Metric(prefix + name, f"{what} {label}", percent=True, digits=1) for name, label in names.items())
+BOXES, MASKS = (
+    tuple(Metric(f"{kind}_{name.lower()}", f"{kind} {name}", percent=True, digits=1) for name in ("AP", "AP50", "AP75"))
+    for kind in ("box", "mask")
+)
 
 
 class Detection(Task):
@@ -36,7 +35,7 @@ class Detection(Task):
 
     name: ClassVar[str] = "detection"
     Options: ClassVar[type] = DetectionOptions
-    metrics: Sequence[Metric] = metrics_of("", "box")
+    metrics: Sequence[Metric] = BOXES
 
     def __init__(self, model: nn.Module, data: Any, options: DetectionOptions) -> None:
         super().__init__(model)
@@ -53,17 +52,14 @@ class Detection(Task):
             candidates=options.candidates,
             proposals=options.proposals,
         )
-        self.category_ids = list(getattr(data, "category_ids", ()))
-        draws_masks = isinstance(model, MaskRCNN) and model.mask_head is not None
-        if draws_masks and not getattr(data, "has_masks", True):
+        self.data = data
+        self.with_masks = isinstance(model, MaskRCNN) and model.mask_head is not None
+        if self.with_masks and not getattr(data, "has_masks", True):
             raise ValueError(
                 f"Mask R-CNN learns masks, and {data.name} has none; --model_options.with_masks false does without them"
             )
-        self.kinds = ("bbox", "segm") if draws_masks else ("bbox",)
-        if draws_masks:
-            self.metrics = (*metrics_of("", "box"), *metrics_of("mask_", "mask"))
-        self.caution = ""
-        self._truths: dict[str, Callable[[], dict[str, Any]]] = {}
+        if self.with_masks:
+            self.metrics = (*BOXES, *MASKS)
 
     # ---- From options to a task
 
@@ -85,15 +81,9 @@ class Detection(Task):
 
     def loader(self, data: Any, split: str, how: Any) -> Any:
         """Evaluation takes `eval_batch` images of each process at a time."""
-        self._truths[split] = lambda: data.ground_truth(split)
-        self.caution = getattr(data, "caution", "")
         if not how.train:
             how = replace(how, batch_size=min(how.batch_size, self.options.eval_batch * how.world))
         return data.loader(split, how)
-
-    def truth(self, split: str) -> dict[str, Any]:
-        """What is on the images of a split, as COCO's JSON."""
-        return self._truths[split]()
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         if isinstance(self.model, MaskRCNN):
@@ -101,21 +91,37 @@ class Detection(Task):
         assert isinstance(self.model, RetinaNet)
         return retinanet_losses(self.model, batch.inputs, batch.targets, self.options)
 
-    def evaluator(self) -> DetectionEvaluator:
-        return DetectionEvaluator(self)
+    @torch.no_grad()
+    def detect(self, batch: Batch) -> list[dict[str, Any]]:
+        """What is found in each image of a batch, in pixels of the stored images, see `in_original`."""
+        found = self.detector.detect(batch.inputs["images"], batch.inputs["sizes"], self.rules)
+        return [
+            in_original(own, target["scale"], target["original_size"]) for own, target in zip(found, batch.targets, strict=True)
+        ]
+
+    def evaluator(self) -> Evaluator:
+        from ..coco_evaluator import CocoEvaluator
+
+        return CocoEvaluator(self.detect, self.data, masks=self.with_masks)
 
     # ---- What a person sees
 
+    def examples(self, batch: Batch, data: Any) -> list[dict[str, Any]]:
+        from ...analysis.detection_examples import examples_of
+
+        return examples_of(batch, self.detect(batch), data)
+
     @classmethod
     def tables(cls, result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-        of_kind = {kind: rows for kind, rows in (result.get("per_class") or {}).items() if rows}
-        if not of_kind:
-            return []
-        shown = {"bbox": "box AP", "segm": "mask AP"}
-        header = ["class", "objects", *(shown[kind] for kind in of_kind)]
-        each = zip(*of_kind.values(), strict=True)
-        rows = [[of[0]["class"], str(of[0]["objects"]), *(_percent(one["AP"]) for one in of)] for of in each]
-        return [("average precision of each class", header, rows)]
+        from ...analysis.measures.ap_tables import ap_tables
+
+        return ap_tables(result)
+
+    @classmethod
+    def report_sections(cls, run: Any) -> Sequence[Any]:
+        from ...analysis.report.sections.detection import run_sections
+
+        return run_sections(run)
 
     @torch.no_grad()
     def inside(self, batches: Iterable[Batch]) -> dict[str, dict[str, Any]]:
@@ -142,7 +148,7 @@ class Detection(Task):
         missing = [name for name in ("short", "long", "mean", "std") if name not in facts]
         if missing:
             raise ValueError(f"the run's model.json does not say how an image becomes an input: {', '.join(missing)} missing")
-        picture = read_image(path, as_stored=True)
+        picture = read_image(path)
         inputs, _ = joined([(preparation_of(facts).pixels(picture), {})])
         return {**inputs, "originals": torch.tensor([[picture.height, picture.width]])}
 
@@ -163,11 +169,24 @@ class Detection(Task):
         return answer_of(own, facts["classes"], (height, width))
 
     @classmethod
+    def surer_than(cls, answer: Mapping[str, Any], score: float) -> Mapping[str, Any]:
+        from ...data.detection.results import surer_than
+
+        return surer_than(answer, score)
+
+    @classmethod
+    def draw(cls, picture: Any, answer: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
+        """On the picture in the size that the answer is about: samples of a data set are answered as they were resized."""
+        from ...analysis.draw import draw_detections
+        from ...data.detection.results import result_of
+
+        height, width = answer["size"]
+        if picture.size != (width, height):
+            picture = picture.resize((width, height))
+        return draw_detections(picture, result_of(answer, facts["classes"]), facts["classes"], score=0)
+
+    @classmethod
     def answer_text(cls, answer: Mapping[str, Any]) -> str:
         from ...data.detection.results import found_line
 
         return found_line(answer)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None or share < 0 else f"{share:.1%}"
