@@ -160,12 +160,12 @@ def test_answers_about_files(tmp_path):
     from PIL import Image
 
     data = shapes(short=90, size=64)
-    task = detection("test_maskrcnn", data, score=0.0)
+    task = detection("test_maskrcnn", data, score=0.0, detections=3)
     facts = json.loads(json.dumps(data.describe()))
     Image.new("RGB", (50, 40), (200, 30, 30)).save(tmp_path / "photo.png")
     inputs = task.read_input(tmp_path / "photo.png", facts)
     assert inputs["sizes"].tolist() == [[90, 113]] and inputs["images"].shape == (1, 3, 96, 128)
-    answer = json.loads(json.dumps(task.answer(inputs, facts, 3)))
+    answer = json.loads(json.dumps(task.answer(inputs, facts, 5)))
     assert answer["size"] == [40, 50] and len(answer["found"]) == 3
     for one in answer["found"]:
         assert one["label"] in data.classes and 0 <= one["box"][0] <= one["box"][2] <= 50 and one["mask"]["size"] == [40, 50]

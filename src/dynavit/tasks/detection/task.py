@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ...common.answers import check_top
 from ...common.batch import Batch
 from ...common.metric import Metric
 from ...common.task import Evaluator, Task
@@ -154,18 +153,17 @@ class Detection(Task):
 
     @torch.no_grad()
     def answer(self, inputs: Mapping[str, Tensor], facts: Mapping[str, Any], top: int, policy: Any = None) -> dict[str, Any]:
-        """{"found": [{"label", "confidence", "box": [x1, y1, x2, y2], "mask"}, ...], "size": [height, width]}, the best `top`.
+        """{"found": [{"label", "confidence", "box": [x1, y1, x2, y2], "mask"}, ...], "size": [height, width]}, everything.
 
-        Boxes are in pixels of the file; of a sample of a data set, in those of the image as it was resized.
+        Boxes are in pixels of the file; of a sample of a data set, in those of the image as it was resized. `top` has no say:
+        each thing has one class.
         """
         from ...data.detection.results import answer_of
 
-        check_top(top)
         sizes = inputs["sizes"]
         height, width = inputs.get("originals", sizes)[0].tolist()
         (found,) = self.detector.detect(inputs["images"], sizes, self.rules)
-        best = {name: None if part is None else part[:top] for name, part in found.items()}
-        own = in_original(best, (int(sizes[0, 0]) / height, int(sizes[0, 1]) / width), (height, width))
+        own = in_original(found, (int(sizes[0, 0]) / height, int(sizes[0, 1]) / width), (height, width))
         return answer_of(own, facts["classes"], (height, width))
 
     @classmethod
