@@ -11,6 +11,7 @@ from .dense import Dense
 from .fpn import FPN
 from .padding import real_cells
 from .pyramid import Padding, build_pyramid
+from .rules import Rules
 
 
 class Detector(TimmModel):
@@ -64,6 +65,13 @@ class Detector(TimmModel):
     def padding(self) -> Padding:
         """What padding of a batch may influence, see `pyramid`."""
         return self.pyramid.padding
+
+    def detect(self, images: Tensor, sizes: Tensor | None = None, rules: Rules | None = None) -> list[dict[str, Any]]:
+        """Of each image {"boxes" (k, 4) in its pixels, "scores" (k,), "labels" (k,), "chances"}, best first.
+
+        "chances" (k, 28, 28) are those of each cell of a box to belong to the thing; None without masks.
+        """
+        raise NotImplementedError
 
     def dense(self, images: Tensor, sizes: Tensor | None = None) -> Dense:
         """Predictions for every anchor; of Mask R-CNN those of its proposals."""

@@ -169,10 +169,6 @@ class MaskRCNN(Detector):
 
     @torch.no_grad()
     def detect(self, images: Tensor, sizes: Tensor | None = None, rules: Rules | None = None) -> list[dict[str, Any]]:
-        """Of each image {"boxes" (k, 4) in its pixels, "scores" (k,), "labels" (k,), "chances" (k, 28, 28)}, best first.
-
-        "chances" are those of each cell of the box to belong to the thing; None without masks.
-        """
         found = self(images, sizes, rules)
         assert isinstance(found, list)
         return found
@@ -189,8 +185,8 @@ class MaskRCNN(Detector):
         if self.mask_head is None:
             return [{**own, "chances": None} for own in chosen]
         masks = self.mask_head(self._pooled(maps, [own["boxes"] for own in chosen], sizes, MASK_BINS)).float().sigmoid()
-        for own, chances in zip(chosen, masks.split([len(own["boxes"]) for own in chosen]), strict=True):
-            own["chances"] = chances[torch.arange(len(chances), device=chances.device), own["labels"]]
+        for found, chances in zip(chosen, masks.split([len(own["boxes"]) for own in chosen]), strict=True):
+            found["chances"] = chances[torch.arange(len(chances), device=chances.device), found["labels"]]
         return chosen
 
     def _pooled(self, maps: Sequence[Tensor], boxes: Sequence[Tensor], sizes: Tensor, bins: int) -> Tensor:

@@ -21,7 +21,8 @@ class PvtPyramid(Pyramid):
         assert isinstance(body, PyramidVisionTransformer)
         if body.patch_size != 4:
             raise ValueError(f"a pyramid starts at 1/4 of the image: patch_size is 4; got {body.patch_size}")
-        body.pos_embed4 = nn.Parameter(body.pos_embed4[:, 1:].detach().clone())  # the first is the class token's
+        positions = body.get_parameter("pos_embed4")
+        body.pos_embed4 = nn.Parameter(positions[:, 1:].detach().clone())  # the first is the class token's
         del body.cls_token
         body.norm = body.head = body.head_drop = nn.Identity()
         body.num_prefix_tokens = 0

@@ -50,7 +50,7 @@ class Pyramid(nn.Module):
         self.padding = padding
         for module in self.body.modules():
             if hasattr(module, "hides_padding"):
-                module.hides_padding = padding == "all"
+                setattr(module, "hides_padding", padding == "all")  # noqa: B010  (a module's attributes are tensors to mypy)
 
     def forward(self, images: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
         if images.dim() != 4 or any(side % STRIDES[-1] for side in images.shape[2:]):

@@ -92,7 +92,6 @@ class RetinaNet(Detector):
 
     @torch.no_grad()
     def detect(self, images: Tensor, sizes: Tensor | None = None, rules: Rules | None = None) -> list[dict[str, Any]]:
-        """Of each image {"boxes" (k, 4) in its pixels, "scores" (k,), "labels" (k,), "chances": None}, best first."""
         return self.detections(self(images, sizes), rules or Rules())
 
     def detections(self, dense: Dense, rules: Rules) -> list[dict[str, Any]]:
