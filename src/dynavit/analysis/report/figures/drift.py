@@ -24,6 +24,7 @@ def drift_figure(
             axes.plot(range(len(shown)), shown, "o-", ms=3.5, mew=0, lw=1.2, label=name, **line_style(number))
         axes.set_yscale("log")
         axes.set_ylim(LEAST / 2, 1)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # matplotlib's own are formulas, which we do not set
         axes.set_xticks(range(len(conditions)), conditions, rotation=45, ha="right")
         axes.set(xlabel=xlabel, ylabel="change of a score")
         axes.grid(axis="y")
