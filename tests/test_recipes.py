@@ -3,6 +3,7 @@
 import functools
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,6 +32,7 @@ SHAPES = {
     "imagenet": (1000, 3, 224),
     "folder": (7, 3, 224),
 }
+BOXES = {"coco": 80, "shapes": 4}  # classes of images with boxes
 
 
 def last(outputs):
@@ -63,6 +65,9 @@ def described(config):
     if config.data == "listops":
         few = {"train": 20, "val": 5, "test": 5, "pad_to": 200 if config.data_dir is None else 2000}
         return open_data("listops", None, DataConfig(options={**few, **config.loading.options}))
+    if config.data in BOXES:
+        names = [str(number) for number in range(BOXES[config.data])]
+        return SimpleNamespace(name=config.data, classes=names, task="detection", has_masks=True)
     classes, channels, side = SHAPES[config.data]
     side = config.loading.image_size or side
     names = [str(number) for number in range(classes)]
@@ -97,7 +102,13 @@ def test_what_there_is():
         "listops_lra2020",
         "listops_lra2021",
         "listops_short",
+        "maskrcnn_pvt_small_coco",
+        "maskrcnn_pvt_tiny_coco",
+        "maskrcnn_shapes",
         "quickstart",
+        "retinanet_pvt_small_coco",
+        "retinanet_pvt_tiny_coco",
+        "retinanet_shapes",
     ]
 
 
@@ -138,6 +149,10 @@ def test_the_models_can_be_built(recipe):
         call = model_call(config, data)
         with torch.device("meta"):
             model = create_model(**call)
+        if config.data in BOXES:
+            levels = model.pyramid(torch.empty(1, 3, 128, 160, device="meta"))
+            assert model.num_classes == len(data.classes) and len(model.fpn(levels)) == 5
+            continue
         assert last(model.to("meta").eval()(*inputs(data))).shape == (2, len(data.classes))
         assert config.norm is None or config.norm in list_norms()
 

@@ -18,8 +18,8 @@ RUN = {
     "loading": "download strict image_size mean std crop_pct interpolation val_fraction split_seed limit val_limit test_limit"
     " workers train_root train_list val_root val_list options",
     "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
-    "optim": "algorithm momentum backbone_lr weight_decay decay_all betas eps schedule warmup_epochs min_lr clip accumulate "
-    "layer_decay",
+    "optim": "algorithm momentum backbone_lr weight_decay decay_all betas eps schedule warmup_epochs warmup_steps min_lr clip"
+    " accumulate layer_decay",
     "ema": "decay warmup",
     "engine": "precision compile parallel log_every scalars_every eval_every checkpoint_every check_finite threads device"
     " tensorboard",

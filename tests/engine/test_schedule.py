@@ -41,6 +41,14 @@ def test_rsqrt_warmup_is_the_arenas():
     assert lr_at(4, 10, 0, 1.0, schedule="rsqrt_warmup") == 0.5
 
 
+def test_steps_are_the_1x_schedule_of_detectors():
+    """12 epochs of 100 steps: lr / 1000 at the start, lr after 50 steps, a tenth after epoch 8, a hundredth after epoch 11."""
+    rates = [lr_at(step, 1200, 50, 2.0, 0.5, "steps") for step in range(1200)]
+    assert rates[0] == pytest.approx(0.002) and rates[25] == pytest.approx(2 * (0.001 + 0.999 / 2))
+    assert rates[50:800] == [2.0] * 750
+    assert rates[800:1100] == pytest.approx([0.2] * 300) and rates[1100:] == pytest.approx([0.02] * 100)
+
+
 def test_an_unknown_schedule_is_named():
     with pytest.raises(ValueError, match="unknown optim.schedule 'rsqrt'. Did you mean 'rsqrt_warmup'"):
         lr_at(0, 1, 0, 1.0, schedule="rsqrt")

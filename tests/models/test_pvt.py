@@ -168,3 +168,28 @@ def test_reduction_asks_everyone_and_answers_in_cells():
     moved = x.clone()
     moved[:, 0] += 1  # one token changes one key, hence every output
     assert ((attention(moved, (8, 12)) - y).abs().amax(-1) > 0).all()
+
+
+def test_cells_of_statistics_are_chosen_for_each_stage():
+    model = dynavit.create_model("pvt_nano", "dtn_released", norm_pool=[2, 2, 1])
+    assert [getattr(model, f"block{stage}")[0].norm1.pool for stage in (1, 2, 3)] == [2, 2, 1]
+    assert type(model.block4[0].norm1) is LayerNorm
+    assert dynavit.create_model("pvt_nano", "ln", norm_pool=[2, 2, 1])  # nothing to pool
+    with pytest.raises(ValueError, match="one number for each of stages 1-3"):
+        dynavit.create_model("pvt_nano", "dtn_released", norm_pool=[2, 2])
+
+
+def test_masked_attention_leaves_padded_cells_out():
+    """Tokens of a padded grid get what those of the grid alone get."""
+    torch.manual_seed(0)
+    attention = ReducedAttention(16, 4, 2).double()
+    x = torch.randn(1, 6 * 8, 16, dtype=torch.float64).unflatten(1, (6, 8))
+    mask = torch.zeros(1, 6, 8, dtype=torch.bool)
+    mask[:, :4, :5] = True
+    x = torch.where(mask[..., None], x, 0.0)
+    found = attention(x.flatten(1, 2), (6, 8), mask.flatten(1)).unflatten(1, (6, 8))
+    alone = attention(x[:, :4, :6].flatten(1, 2), (4, 6)).unflatten(1, (4, 6))  # whole cells: the sixth column is padding
+    torch.testing.assert_close(found[:, :4, :5], alone[:, :, :5], rtol=1e-12, atol=1e-12)
+    attention.hides_padding = False
+    seen = attention(x.flatten(1, 2), (6, 8), mask.flatten(1)).unflatten(1, (6, 8))
+    assert (seen[:, :4, :5] - alone[:, :, :5]).abs().max() > 1e-3

@@ -441,3 +441,25 @@ def test_halves_and_counters_are_weights(tmp_path):
     torch.save({name: t.half() if t.is_floating_point() else t for name, t in source.state_dict().items()}, tmp_path / "x.pth")
     initial_weights(model, str(tmp_path / "x.pth"))
     assert torch.equal(model.head.weight, source.head.weight.half().float())
+
+
+# ---- the backbone of a detector
+
+
+@pytest.mark.parametrize("backbone", ["pvt_nano", "pvt_v2_b0"])
+def test_a_detector_starts_from_a_classifier(backbone, tmp_path):
+    torch.manual_seed(0)
+    classifier = dynavit.create_model(backbone, num_classes=5).eval()
+    save_file(classifier.state_dict(), tmp_path / "weights.safetensors")
+    detector = dynavit.create_model("retinanet", num_classes=3, backbone=backbone, width=16, tower=1).eval()
+    fpn = detector.fpn.laterals[0].weight.clone()
+    notes = initial_weights(detector, str(tmp_path / "weights.safetensors"))
+    assert any("the source's classifier is not used" in note for note in notes)
+    assert torch.equal(detector.fpn.laterals[0].weight, fpn)
+    x = torch.randn(1, 3, 224, 224)
+    expected = classifier.forward_intermediates(x, indices=[1, 2], intermediates_only=True)
+    for found, wanted in zip(detector.pyramid(x), expected, strict=False):  # stage 4 of PVT has no class token here
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    other = dynavit.create_model("retinanet", num_classes=3, backbone="vit_tiny", width=16, tower=1)
+    with pytest.raises(ValueError, match="nothing in common|do not fit"):
+        initial_weights(other, str(tmp_path / "weights.safetensors"))

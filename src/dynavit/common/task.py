@@ -4,7 +4,7 @@ The engine, the comparison, the report and the command line know problems only t
 in a file of its own, registered by `tasks.table.register_task`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -136,6 +136,14 @@ class Task(nn.Module):
         raise ValueError(f"the task {cls.name!r} has no error rate, which robustness measures")
 
     # ---- What a person sees
+
+    def inside(self, batches: Iterable[Batch]) -> dict[str, dict[str, Any]] | None:
+        """What `dynavit analyze` shows of the model on some samples, which come one by one: {kind of figure: numbers as JSON}.
+
+        None: attention, norms and tokens, as of every classifier of images. Each kind has its section in
+        `analysis.report.inside.draw_all`.
+        """
+        return None
 
     def examples(self, batch: Batch, data: Any) -> list[dict[str, Any]]:
         """Some samples of a batch with the model's answers, for the report; JSON."""

@@ -20,8 +20,9 @@ class OptimConfig:
         betas: of AdamW.
         eps: of AdamW.
         momentum: of SGD.
-        schedule: the fall is half a cosine, or with rsqrt_warmup like 1 / sqrt(step).
+        schedule: the fall is half a cosine, with rsqrt_warmup like 1 / sqrt(step), with steps to a tenth after 2/3 and 11/12.
         warmup_epochs: length of the rise; at most half of the training.
+        warmup_steps: the same in steps, in place of warmup_epochs if it is not 0.
         min_lr: where the cosine ends, as a fraction of the learning rate.
         clip: largest norm of the gradient; 0 leaves it as it is.
         accumulate: micro-batches per step; memory falls. Results stay, except for norms with batch statistics and mixing.
@@ -35,8 +36,9 @@ class OptimConfig:
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Positive = 1e-8
     momentum: Share = 0.9
-    schedule: Literal["cosine", "rsqrt_warmup"] = "cosine"
+    schedule: Literal["cosine", "rsqrt_warmup", "steps"] = "cosine"
     warmup_epochs: NotNegative = 1.0
+    warmup_steps: Count = 0
     min_lr: Fraction = 0.01
     clip: NotNegative = 1.0
     accumulate: AtLeastOne = 1

@@ -41,7 +41,7 @@ class Trainer:
     def __init__(self, task: Task, plan: TrainPlan, steps_per_epoch: int, total: int, processes: Processes) -> None:
         self.task, self.plan, self.processes = task, plan, processes
         self.total, self.steps_per_epoch = total, steps_per_epoch
-        self.warmup = min(round(plan.optim.warmup_epochs * steps_per_epoch), total // 2)
+        self.warmup = min(plan.optim.warmup_steps or round(plan.optim.warmup_epochs * steps_per_epoch), total // 2)
         self.placed = processes.place(task).train()
         self.optimiser = make_optimiser(task, plan.optim, processes.device)
         self.parameters = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]

@@ -4,7 +4,7 @@ from ..common.torchvision_shim import ensure_torchvision
 
 ensure_torchvision()  # before the first import of timm
 
-from . import cascade, pvt, sequence, t2t, timm_entries, vit  # noqa: E402, F401  (they register themselves)
+from . import cascade, detection, pvt, sequence, t2t, timm_entries, vit  # noqa: E402, F401  (they register themselves)
 from .registry import create_model, list_models, register_model, task_of  # noqa: E402
 from .released import import_released  # noqa: E402
 

@@ -24,7 +24,9 @@ NORM_SITES = {"both": ("attn", "mlp"), "attn": ("attn",), "mlp": ("mlp",)}  # wh
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention. (b, t, c) -> (b, t, c)."""
+    """Multi-head self-attention. (b, t, c) -> (b, t, c). Unless `hides_padding` is False, nothing attends to masked tokens."""
+
+    hides_padding = True
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (b, h, t, d)
-        keys = None if mask is None else mask[:, None, None, :]  # (b, 1, 1, n)
+        keys = mask[:, None, None, :] if mask is not None and self.hides_padding else None  # (b, 1, 1, n)
         drop = self.attn_drop if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=drop, scale=self.scale)
         return self.proj_drop(self.proj(y.transpose(1, 2).flatten(2)))

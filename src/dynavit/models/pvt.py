@@ -35,8 +35,11 @@ class ReducedAttention(nn.Module):
     """Attention of all tokens to cells of reduction x reduction tokens. (b, t, c) on a grid -> (b, t, c).
 
     Each token has a query, each cell a key and a value. Rows and columns that do not fill a cell are left out, as by any
-    strided convolution.
+    strided convolution. With a mask, cells without a real token are left out too, unless `hides_padding` is False; tokens of
+    padding are 0, as norms leave them.
     """
+
+    hides_padding = True
 
     def __init__(
         self, dim: int, heads: int, reduction: int, *, qkv_bias: bool = True, attn_drop: float = 0.0, proj_drop: float = 0.0
@@ -53,14 +56,20 @@ class ReducedAttention(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid | None = None, mask: Tensor | None = None) -> Tensor:
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (b, h, t, d)
-        source = x
+        source, real = x, mask
         if self.reduction > 1:
             assert grid is not None, "the grid comes from the model"
             image = x.transpose(1, 2).unflatten(2, grid)
-            source = self.norm(self.sr(image).flatten(2).transpose(1, 2))
+            real = None if mask is None else self._cells(mask.unflatten(1, grid))
+            source = self.norm(self.sr(image).flatten(2).transpose(1, 2), mask=real)
         k, v = self.kv(source).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (b, h, n, d)
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop if self.training else 0.0)
+        keys = real[:, None, None, :] if real is not None and self.hides_padding else None  # (b, 1, 1, n)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=self.attn_drop if self.training else 0.0)
         return self.proj_drop(self.proj(y.transpose(1, 2).flatten(2)))
+
+    def _cells(self, mask: Tensor) -> Tensor:
+        """(b, rows, cols) -> (b, n), True for cells with a real token."""
+        return F.max_pool2d(mask.float(), self.reduction).bool().flatten(1)
 
 
 class PatchEmbed(nn.Module):
@@ -71,9 +80,9 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(in_chans, dim, patch, patch)
         self.norm = make_norm("ln", dim, 1)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, tuple[int, int]]:
         x = self.proj(x)
-        return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
+        return self.norm(x.flatten(2).transpose(1, 2), mask=mask), (x.shape[2], x.shape[3])
 
 
 class PyramidVisionTransformer(ImageClassifier):
@@ -88,6 +97,8 @@ class PyramidVisionTransformer(ImageClassifier):
             the end) is LayerNorm. "dtn" sees every token; "dtn_released" pools large grids as the release does.
         norm_options: options of that norm. Unless told otherwise LayerNorm in blocks has eps 1e-6.
         norm_sites: which norms of a block: before attention ("attn"), before the MLP ("mlp"), or "both".
+        norm_pool: side of the cells over which that norm pools its inter-token statistics, for each of stages 1-3; (4, 2, 1) in
+            the DTN paper. The norm has to have the option `pool`.
         released_init: start DTN's `position` from a truncated normal, as released models do by mistake.
         drop_rate: dropout before the classifier.
         pos_drop_rate, proj_drop_rate, attn_drop_rate: dropout after positions, after projections and in the MLP, and on
@@ -111,6 +122,7 @@ class PyramidVisionTransformer(ImageClassifier):
         norm: str = "ln",
         norm_options: dict[str, Any] | None = None,
         norm_sites: Literal["both", "attn", "mlp"] = "both",
+        norm_pool: tuple[int, ...] | None = None,
         released_init: bool = False,
         drop_rate: float = 0.0,
         pos_drop_rate: float = 0.0,
@@ -124,6 +136,8 @@ class PyramidVisionTransformer(ImageClassifier):
         for name, values in {"embed_dims": embed_dims, **sizes}.items():
             if len(values) != len(STAGES):
                 raise ValueError(f"PyramidVisionTransformer: {name} has one number for each of four stages; got {values}")
+        if norm_pool is not None and len(norm_pool) != len(STAGES) - 1:
+            raise ValueError(f"PyramidVisionTransformer: norm_pool has one number for each of stages 1-3; got {norm_pool}")
         self.img_size, self.patch_size, self.in_chans = pair(img_size), patch_size, in_chans
         self.embed_dims, self.reductions, self.stages = tuple(embed_dims), tuple(reductions), STAGES
         self.num_prefix_tokens, self.global_pool = 1, "token"  # of the last stage
@@ -136,6 +150,8 @@ class PyramidVisionTransformer(ImageClassifier):
             options: dict[str, Any] = {"eps": 1e-6} if own == "ln" else {}
             if own == "dtn_released":
                 options["pool"] = released_pool(grids[stage - 1])
+            if chosen and norm_pool is not None and own != "ln":
+                options["pool"] = norm_pool[stage - 1]
             return make_norm(own, embed_dims[stage - 1], heads[stage - 1], {**options, **(given or {})})
 
         for stage, dim, depth, h, ratio, reduction in zip(STAGES, embed_dims, *sizes.values(), strict=True):
@@ -306,6 +322,12 @@ def pvt_medium(**kwargs: Any) -> PyramidVisionTransformer:
 def pvt_large(**kwargs: Any) -> PyramidVisionTransformer:
     """PVT-Large, 61.4M parameters."""
     return PyramidVisionTransformer(**{"depths": (3, 8, 27, 3), **kwargs})
+
+
+@register_model
+def pvt_nano(**kwargs: Any) -> PyramidVisionTransformer:
+    """A PVT for two CPU cores: four blocks of 32, 64, 160 and 256 channels."""
+    return PyramidVisionTransformer(**{"embed_dims": (32, 64, 160, 256), "depths": (1, 1, 1, 1), **kwargs})
 
 
 @register_model

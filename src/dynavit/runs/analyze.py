@@ -5,7 +5,7 @@ directory of the run, or for several runs of their comparison; the page shows al
 """
 
 import datetime
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +22,7 @@ from ..analysis.inside.look import look_inside
 from ..analysis.report.inside.draw_all import KINDS, draw_all
 from ..analysis.report.read import Comparison, Run, read_directory, read_run
 from ..common.batch import Batch
+from ..common.data import Data
 from ..common.files import with_nulls, write_json
 from ..convert.norm_kinds import norm_kinds
 from ..data.dataset import DataSet
@@ -91,30 +92,34 @@ def _analyze(
     which: WhichOptions,
 ) -> Path:
     directory = AnyDirectory(where)
-    data: DataSet | None = None
+    data: Data | None = None
     kinds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     pictures: list[dict[str, Any]] = []
     for name, path in paths.items():
         subject = Subject.of(path, which)
         opened = subject.open(data)
         if data is None:
-            data = opened.images
+            data = opened.data
             split = split or opened.final_split
         assert split is not None
         progress.overview(partial(overview_of_opened, opened, split, writes=directory.analysis))
         progress.note(f"looking inside {name}")
         some, _ = opened.limited(split, images)
-        found = _look(some, split, shown, layers, token, progress)
+        own = some.task.inside(_one_by_one(some, split, progress))
+        data = data if own is not None else opened.images  # says what it is for, where there are no images
+        found = own if own is not None else _look(some, split, shown, layers, token, progress)
         if lambdas := read_run(path).lambdas:
             found["lambda"] = lambdas
-        if opened.images.classes != opened.card.classes:
-            progress.note(f"{name} knows its classes by other names: {opened.card.classes[:3]}... not {data.classes[:3]}...")
+        classes = getattr(data, "classes", opened.card.classes)
+        if classes != opened.card.classes:
+            progress.note(f"{name} knows its classes by other names: {opened.card.classes[:3]}... not {classes[:3]}...")
         norm = opened.config.norm or next((kind for kind, _ in norm_kinds(opened.model).most_common(1)), "none")
         used = {name: value for name, value in opened.source.items() if name in ("checkpoint", "weights", "step")}
         source = {"path": str(path), "model": opened.config.model, **used}
         for kind, entry in found.items():
             kinds[kind].append({"name": name, "norm": norm, "source": source, **entry})
-        pictures = pictures or [picture.shown(some.images) for picture in _shown_images(some, split, shown)]
+        if own is None:
+            pictures = pictures or [picture.shown(some.images) for picture in _shown_images(some, split, shown)]
     assert data is not None and split is not None
     _same_unit(kinds["attention_distance"])
     common = {"images": min(images, len(data.splits[split])), "data": data.name, "split": split, "shown": pictures}
@@ -128,6 +133,19 @@ def _analyze(
     about = {"created": datetime.datetime.now().isoformat(timespec="seconds"), "command": command}
     draw_all(where, **about)
     return write_report(where)
+
+
+def _one_by_one(opened: Opened, split: str, progress: Progress) -> Iterator[Batch]:
+    loader = opened.loader(split, 1, alone=True)
+    progress.begin(0, loader.steps)
+    try:
+        for step, (batch,) in enumerate(loader.epoch(), 1):
+            for message in batch.broken:
+                progress.note(message)
+            yield batch.to(opened.processes.device, opened.processes.dtype)
+            progress.step(step)
+    finally:
+        progress.end()
 
 
 def _look(

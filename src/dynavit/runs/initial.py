@@ -64,7 +64,8 @@ def initial_weights(model: nn.Module, source: str, *, partial: bool = False) -> 
     """Load weights into `model` in place; what was taken, what starts fresh and what was resampled, as notes for the user.
 
     The classifier starts fresh where the number of classes differs, and so do parameters and buffers of norms that the source
-    has not; positions and patch embeddings are resampled. Every exit of a cascade can start from a plain vision transformer.
+    has not; positions and patch embeddings are resampled. Every exit of a cascade can start from a plain vision transformer,
+    and the backbone of a detector (`pretrained_part`) from a classifier.
     Everything else has to fit, and all numbers have to be finite: if not, ValueError, and `model` is as it was.
 
     Args:
@@ -73,6 +74,15 @@ def initial_weights(model: nn.Module, source: str, *, partial: bool = False) -> 
         partial: take what fits. The rest of the model starts fresh, the rest of the source is left out, and notes say so.
     """
     given = read_source(source)
+    own = model.state_dict()
+    part = getattr(model, "pretrained_part", None)
+    if isinstance(part, nn.Module) and not own.keys() & given.weights.keys():
+        given, ends = _without_ends(part, given)
+        return [*_load(part, given, source, partial), *ends]
+    return _load(model, given, source, partial)
+
+
+def _load(model: nn.Module, given: Source, source: str, partial: bool) -> list[str]:
     own = model.state_dict()
     cascade = model if isinstance(model, Cascade) and is_plain_vit(given.weights) else None
     if cascade is not None:
@@ -98,6 +108,15 @@ def initial_weights(model: nn.Module, source: str, *, partial: bool = False) -> 
         silence_reuse(cascade)
         notes.append(f"every exit starts from it, on its own grid; {len(reuse_names(cascade))} tensors of reuse start silent")
     return [f"{taken} of the model's {len(own)} tensors come from {given.name}", *notes]
+
+
+def _without_ends(part: nn.Module, given: Source) -> tuple[Source, list[str]]:
+    """A classifier's weights for the backbone of another model, without its classifier and last norm."""
+    own = part.state_dict()
+    ends = [name for name in given.weights if name not in own and name.startswith(("head.", "norm."))]
+    kept = {name: tensor for name, tensor in given.weights.items() if name not in ends}
+    notes = [f"they are for the backbone; the source's classifier is not used ({_some(ends)})"] if ends else []
+    return Source(given.name, kept, given.model), notes
 
 
 def read_source(source: str) -> Source:

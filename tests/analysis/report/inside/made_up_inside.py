@@ -264,6 +264,24 @@ def dtn_nature(norm: str, blocks: Sequence[Shape], shown: int, exits: int) -> di
     }
 
 
+def anchors(norm: str, blocks: Sequence[Shape], shown: int, exits: int) -> dict[str, Any]:
+    rows = [{"name": name, "things": 9, "far": 0.25, "best": 0.6, "anchors": 3.5} for name in ("all", "small")]
+    nothing = {"name": "large", "things": 0, "far": None, "best": None, "anchors": None}
+    levels = [{"stride": stride, "anchors": 900, "learn": 2.5} for stride in (8, 16)]
+    return {
+        "histogram": [0, 1, 2, 3, 4, 5, 4, 3, 2, 1],
+        "sizes": [*rows, nothing],
+        "levels": levels,
+        "thresholds": [0.5, 0.4, 0],
+    }
+
+
+def padding(norm: str, blocks: Sequence[Shape], shown: int, exits: int) -> dict[str, Any]:
+    drift = {"none": 0.1, "norm": 0.01, "all": 0.0}
+    modes = {mode: {"largest": [size] * 8, "mean": [size / 9] * 8} for mode, size in drift.items()}
+    return {"batches": [f"+{64 * at} × +0" for at in range(8)], "own": "norm", "modes": modes}
+
+
 MAKE = {
     "magnitudes": magnitudes,
     "attention_distance": attention_distance,
@@ -274,4 +292,6 @@ MAKE = {
     "attention_maps": attention_maps,
     "exits": exits,
     "dtn_nature": dtn_nature,
+    "anchors": anchors,
+    "padding": padding,
 }

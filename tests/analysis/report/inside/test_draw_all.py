@@ -90,6 +90,8 @@ def test_there_is_a_figure_for_each_run_that_has_the_numbers(inside):
         "directions": 2,
         "attention_maps": 2,
         "exits": 2,
+        "anchors": 2,
+        "padding": 2,
     }
 
 

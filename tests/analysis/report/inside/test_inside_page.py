@@ -46,6 +46,8 @@ def test_an_analysis_alone_has_a_page(alone, page):
         "Positional weights",
         "Attention maps",
         "Exits",
+        "Anchors and things",
+        "Padding",
     ]
     index = read(alone, "index")
     labels = [figure["label"] for section in index["sections"] for figure in section["figures"]]
@@ -58,7 +60,7 @@ def test_its_figures_follow_the_page_and_need_nothing_from_outside(page):
     without_images = re.sub(r"data:image/png;base64,[\w+/=]*", "", page)
     assert not re.search(r"https?:|//[a-z]|@import|<script|\bon\w+=|xmlns|xlink|DejaVu Sans'|#ffffff", without_images)
     svgs = re.findall(r'<svg viewBox="[^"]*" aria-hidden="true">.*?</svg>', page, flags=re.DOTALL)
-    assert len(svgs) == 9 and not any(re.search(r"#[0-9a-f]{6}", re.sub('base64,[^"]*', "", svg)) for svg in svgs)
+    assert len(svgs) == 11 and not any(re.search(r"#[0-9a-f]{6}", re.sub('base64,[^"]*', "", svg)) for svg in svgs)
     assert all("var(--ink)" in svg for svg in svgs)
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))

@@ -12,6 +12,7 @@ from ..blocks import Figure, Figures, Samples, Section, Table, Text
 from ..figures.canvas import svg_and_png
 from ..sections.lambdas import lambdas_of_analysis
 from ..words import split_name
+from .anchors import anchors
 from .attention_distance import attention_distance
 from .attention_maps import attention_maps
 from .directions import directions
@@ -19,6 +20,7 @@ from .dtn_nature import dtn_nature
 from .exits import exits
 from .magnitudes import magnitudes
 from .mean_variation import mean_variation
+from .padding import padding
 from .positions import positions
 
 # In the order of the page. Each section is a text, figures, tables and samples, in this order.
@@ -32,9 +34,11 @@ KINDS: dict[str, Callable[[dict[str, Any]], Section]] = {
     "directions": directions,
     "attention_maps": attention_maps,
     "exits": exits,
+    "anchors": anchors,
+    "padding": padding,
 }
 WITHOUT_IMAGES = {"lambda", "dtn_nature", "positions"}  # weights alone
-OF_SHOWN = {"directions", "attention_maps"}  # made of the few images that are shown
+OF_SHOWN = {"directions", "attention_maps", "padding"}  # made of the few images that are shown
 
 
 def draw_all(directory: str | Path, *, created: str = "", command: str = "") -> list[dict[str, Any]]:
