@@ -51,7 +51,7 @@ def serve(
     limits.check()
     with server.bind(settings) as taken:
         app = service_app(subject, settings, limits, samples=samples, trust_pt2=trust_pt2)
-        return server.run(app, taken, settings, limits, parser=parser, started=lambda: started(server.address(taken), app))
+        return server.run(app, taken, settings, limits, parser=parser, started=lambda _: started(server.address(taken), app))
 
 
 def service_app(

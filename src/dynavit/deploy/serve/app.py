@@ -118,7 +118,7 @@ def build_service(
     )
     build = {"version": version("dynavit"), "model_version": model.version, "torch": _torch_version()}
     metrics = Metrics(len(model.exits), build)
-    engine = Engine(model, scheduler, observer=metrics)
+    engine = Engine(model, scheduler, observer=metrics, hang_after=limits.heartbeat)
     return Service(model, engine, settings, limits, metrics, explainer, samples)
 
 

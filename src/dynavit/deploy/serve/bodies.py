@@ -162,14 +162,17 @@ async def _read_form(body: bytes, content_type: str, limits: Limits) -> tuple[li
         ) from None
     uploads: list[Upload] = []
     options: Any = {}
-    for name, part in form.multi_items():
-        data = await part.read() if isinstance(part, UploadFile) else part.encode()
-        if name == "image":
-            uploads.append(Upload(data, _short(part.filename) if isinstance(part, UploadFile) else None))
-        elif name == "options":
-            options = read_json(data, limits)
-        else:
-            raise Problem(422, "field", f"there is no part {name[:100]!r}; parts are image, and options as JSON")
+    try:
+        for name, part in form.multi_items():
+            data = await part.read() if isinstance(part, UploadFile) else part.encode()
+            if name == "image":
+                uploads.append(Upload(data, _short(part.filename) if isinstance(part, UploadFile) else None))
+            elif name == "options":
+                options = read_json(data, limits)
+            else:
+                raise Problem(422, "field", f"there is no part {name[:100]!r}; parts are image, and options as JSON")
+    finally:
+        await form.close()
     return uploads, options
 
 

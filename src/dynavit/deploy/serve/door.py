@@ -223,11 +223,13 @@ class Visit:
 
     async def _throw_away_the_rest(self) -> None:
         """Closing a connection with unread bytes resets it, and the client would not see the answer."""
+        left = self.door.limits.max_body
         try:
             async with asyncio.timeout(LINGER):
                 more = True
-                while more:
+                while more and left > 0:
                     message = await self._receive()
+                    left -= len(message.get("body", b""))
                     more = message["type"] == "http.request" and message.get("more_body", False)
         except TimeoutError:
             pass

@@ -30,21 +30,26 @@ class Decoder:
 
     Args:
         prepare: an opened picture to an entry of the model; its pixels are read here.
-        observe: is told (format, seconds) of each image that was read, (format, None) of each that was not.
+        observe: is told (format, seconds) of each image that was read.
     """
 
     def __init__(
         self,
         limits: Limits,
         prepare: Callable[[Image.Image], Any],
-        observe: Callable[[str, float | None], None] = lambda kind, seconds: None,
+        observe: Callable[[str, float], None] = lambda kind, seconds: None,
     ) -> None:
         self.limits, self.prepare, self.observe = limits, prepare, observe
         self.memory = Memory(limits.decode_memory)
         self.threads = ThreadPoolExecutor(limits.decode_threads, "decode")
 
     async def __call__(self, data: bytes | memoryview) -> Any:
-        """The entry of one image; a Problem where there is none."""
+        """The entry of one image.
+
+        Raises:
+            NoImage: it cannot be read.
+            Problem: there is no memory for it at present.
+        """
         return await asyncio.get_running_loop().run_in_executor(self.threads, self.decode, data)
 
     def decode(self, data: bytes | memoryview) -> Any:
@@ -57,19 +62,26 @@ class Decoder:
                 with self.memory.taken(image.width * image.height * BYTES_PER_PIXEL, self.limits.decode_wait):
                     entry = self.prepare(image)
         except Problem as problem:
-            if problem.status != 503:
-                self.observe(kind, None)
-            raise
+            if problem.status == 503:
+                raise
+            raise NoImage(kind, problem) from problem
         except MemoryError:
             raise refused("decode_busy", 1.0) from None
         except Exception as error:  # a broken file makes decoders stumble in any way
-            self.observe(kind, None)
-            raise _undecodable() from error
+            raise NoImage(kind, _undecodable()) from error
         self.observe(kind, time.perf_counter() - start)
         return entry
 
     def close(self) -> None:
         self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+class NoImage(Problem):
+    """Bytes that are no image we take. `format` is what they seemed to be."""
+
+    def __init__(self, format: str, why: Problem) -> None:
+        super().__init__(why.status, why.code, why.error, hint=why.hint)
+        self.format = format
 
 
 class Memory:

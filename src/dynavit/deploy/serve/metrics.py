@@ -94,12 +94,9 @@ class Metrics(Observer):
         self.refusals.labels(reason).inc()
         self.recent.refused()
 
-    def decoded(self, format: str, seconds: float | None) -> None:
-        """Called by threads that decode; None: it could not be read, which is an end."""
-        if seconds is None:
-            self.decode_errors.labels(format).inc()
-        else:
-            self.decode_seconds.labels(format).observe(seconds)
+    def decoded(self, format: str, seconds: float) -> None:
+        """Called by threads that decode."""
+        self.decode_seconds.labels(format).observe(seconds)
 
     # ---- What the engine tells
 

@@ -224,11 +224,11 @@ def _prepared(tensor: Tensor, size: tuple[int, ...], limits: Limits) -> list[Upl
         raise Problem(422, "shape", f"pixels has the shape [n, {', '.join(map(str, size))}], got {tensor.shape}")
     _count(tensor.shape[0], limits)
     try:
-        values = (
-            np.frombuffer(tensor.data, "<f4")
-            if isinstance(tensor.data, memoryview)
-            else np.asarray(tensor.data, np.float64).astype(np.float32).ravel()
-        )
+        if isinstance(tensor.data, memoryview):
+            values = np.frombuffer(tensor.data, "<f4")
+        else:
+            with np.errstate(over="ignore"):  # infinity is refused below
+                values = np.asarray(tensor.data, np.float64).astype(np.float32).ravel()
     except (ValueError, TypeError, OverflowError):
         raise Problem(422, "data", "the data of pixels are numbers, flat or nested as the shape says") from None
     if values.size != math.prod(tensor.shape):

@@ -112,8 +112,11 @@ def guarded(parser: str, limits: Limits, on_slow: Callable[[], None]) -> type[as
                 self.transport.close()
 
         def send_400_response(self, msg: str) -> None:
-            """What uvicorn answers to something that is not HTTP, in our shape."""
-            self._close(400, "http", "this is not a request of HTTP/1.1")
+            """What uvicorn answers to something that is not HTTP, in our shape. httptools takes no path of 64 kB."""
+            if len(getattr(self, "url", b"")) > limits.max_path:
+                self._close(414, "path_too_long", f"a path may have {limits.max_path} letters")
+            else:
+                self._close(400, "http", "this is not a request of HTTP/1.1")
 
         def _close(self, status: int, code: str, error: str) -> None:
             """Answer and close. An application that waits for the rest learns that its client has gone."""

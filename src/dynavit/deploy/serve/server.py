@@ -79,13 +79,13 @@ def run(
     limits: Limits,
     *,
     parser: Parser = "auto",
-    started: Callable[[], None] = lambda: None,
+    started: Callable[[Any], None] = lambda server: None,
 ) -> int:
     """Serve until a signal; returns the exit code.
 
     Args:
         taken: from `bind`.
-        started: called when connections are accepted.
+        started: called with the server when connections are accepted.
     """
     uvicorn = require("uvicorn", "serve")
     service: Service = app.state.service
@@ -112,7 +112,7 @@ def _server_class(uvicorn: Any) -> Any:
     class Server(uvicorn.Server):
         """uvicorn's, with draining in place of its own end, and without raising signals again afterwards."""
 
-        def __init__(self, config: Any, service: Service, limits: Limits, started: Callable[[], None]) -> None:
+        def __init__(self, config: Any, service: Service, limits: Limits, started: Callable[[Any], None]) -> None:
             super().__init__(config)
             self.service, self.limits, self.tell_started = service, limits, started
             self.code = 0
@@ -121,7 +121,7 @@ def _server_class(uvicorn: Any) -> Any:
             self.loop, self.hurry, self.draining = asyncio.get_running_loop(), asyncio.Event(), False
             self.service.engine.on_death = self._died
             await super().startup(sockets=sockets)
-            self.tell_started()
+            self.tell_started(self)
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Any
 from .budget import TARGETS, Budget, BudgetError
 from .curve import NOBODY, Applied
 from .engine import Engine, EngineStopped, JobExpired, JobFailed, Outcome
-from .images import Decoder
+from .images import Decoder, NoImage
 from .jobs import Refused
 from .limits import Limits
 from .metrics import Metrics
@@ -152,14 +152,17 @@ class Service:
         try:
             async with asyncio.timeout_at(self._loop_time(arrived + self.limits.total_time)):
                 outcome = await self._run(upload, force, client, arrived, priority)
+        except NoImage as problem:
+            self.metrics.decode_errors.labels(problem.format).inc()
+            raise
         except Problem as problem:
             if problem.status in (429, 503):
                 self.metrics.count_refusal(problem.code)
             elif problem.status == 504:
                 self.metrics.expiries.inc()
-            elif problem.status >= 500:
+            else:
                 self.metrics.failures.labels(problem.code).inc()
-            raise  # what could not be decoded was counted with its format
+            raise
         except TimeoutError:
             self.metrics.expiries.inc()
             raise Problem(504, "total_time", f"there was no answer within {self.limits.total_time:g} s") from None
