@@ -1,6 +1,5 @@
 """Seconds of a step, as a line a + c * batch for each exit: measured at the start and refreshed while running."""
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Any, Protocol
 
 LEAST = 1e-7  # seconds; a line that is flat or falls would make batches of any size free
 DECAY = 0.98  # weight of what is known when a new observation comes in
+ENOUGH = 20  # observations for a line of their own
 MOST = 4.0  # times the expected: what is longer was a busy moment of the machine, and counts as so much
 
 
@@ -33,16 +33,17 @@ class _Fit:
         new = (1.0, batch, batch * batch, seconds, batch * seconds)
         self.n, self.b, self.bb, self.t, self.bt = (decay * mine + more for mine, more in zip(old, new, strict=True))
 
-    def line(self, before: Line | None = None) -> Line:
+    @property
+    def spread(self) -> float:
+        """The variance of batch sizes."""
+        return self.bb / self.n - (self.b / self.n) ** 2
+
+    def line(self) -> Line:
         batch, seconds = self.b / self.n, self.t / self.n
-        spread = self.bb / self.n - batch * batch
-        if spread < 1e-3:  # one size only: the line keeps its form and is moved to the mean
-            if before is None:
-                return Line(0.0, max(seconds / batch, LEAST))
-            times = seconds / before(1) if batch == 1 else seconds / (before.fixed + before.each * batch)
-            return Line(before.fixed * times, max(before.each * times, LEAST))
-        each = (self.bt / self.n - batch * seconds) / spread
-        each = min(max(each, LEAST), max(seconds / batch, LEAST))  # the upper end is a line without fixed part
+        free = max(seconds / batch, LEAST)  # a line without fixed part
+        if self.spread < 1e-9:
+            return Line(0.0, free)
+        each = min(max((self.bt / self.n - batch * seconds) / self.spread, LEAST), free)
         return Line(max(seconds - each * batch, 0.0), each)
 
 
@@ -51,10 +52,7 @@ class Costs:
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.lines = list(lines)
-        self._fits = [_Fit() for _ in lines]
-        for fit, line in zip(self._fits, lines, strict=True):
-            for batch in (1, 2, 4, 8):
-                fit.add(batch, line(batch))
+        self._seen = [_Fit() for _ in lines]
 
     @classmethod
     def fitted(cls, points: Sequence[Iterable[tuple[int, float]]]) -> "Costs":
@@ -72,9 +70,14 @@ class Costs:
 
     def observe(self, exit: int, batch: int, seconds: float) -> None:
         """A step of this size took so long."""
-        line, fit = self.lines[exit - 1], self._fits[exit - 1]
-        fit.add(batch, min(seconds, MOST * line(batch)), DECAY)
-        self.lines[exit - 1] = fit.line(line)
+        line, seen = self.lines[exit - 1], self._seen[exit - 1]
+        seconds = min(seconds, MOST * line(batch))
+        seen.add(batch, seconds, DECAY)
+        if seen.n >= ENOUGH and seen.spread >= 1:
+            self.lines[exit - 1] = seen.line()
+        else:  # sizes too much alike to tell the two parts apart: the line keeps its form
+            times = 1 + (1 - DECAY) * (seconds / line(batch) - 1)
+            self.lines[exit - 1] = Line(line.fixed * times, max(line.each * times, LEAST))
 
     def profitable(self, exit: int, most: int, epsilon: float) -> int:
         """b*: from this size on, more company saves less than `epsilon` per image."""
@@ -101,7 +104,7 @@ def measure(
     longest: float = 0.5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[tuple[int, float]]]:
-    """Medians of (batch, seconds) for batches 1, 2, 4, ... of each exit; preparing a batch counts as part of exit 1.
+    """Least of (batch, seconds) for batches 1, 2, 4, ... of each exit; preparing a batch counts as part of exit 1.
 
     Args:
         entry: an image as it waits for exit 1.
@@ -113,7 +116,7 @@ def measure(
     _pass_all(model, entry, 1, len(limits), clock)  # warms up
     while batch <= most:
         rounds = [_pass_all(model, entry, batch, len(limits), clock) for _ in range(repeats)]
-        times = [statistics.median(column) for column in zip(*rounds, strict=True)]
+        times = [min(column) for column in zip(*rounds, strict=True)]  # other work on the machine only ever adds time
         for points, seconds, limit in zip(found, times, limits, strict=True):
             if batch <= limit:
                 points.append((batch, seconds))

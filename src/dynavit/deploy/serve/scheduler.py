@@ -325,8 +325,8 @@ class Scheduler:
         elif math.isnan(confidence):
             self._end(job, Failed(job.id, "not_finite"))
         else:
-            degraded = job.asked is not None and decide(job.confidences, *job.asked) is None
-            self._end(job, Answered(job.id, "degraded" if degraded else decision.why, decision.exit))
+            asked = decision if job.asked is None else decide(job.confidences, *job.asked)
+            self._end(job, Answered(job.id, "degraded" if asked is None else asked.why, decision.exit))
 
     def _raised(self, batch: Batch, jobs: Sequence[Job], error: BaseException) -> None:
         too_large = isinstance(error, OutOfMemory) and len(batch.jobs) > 1
