@@ -162,6 +162,7 @@ def test_maps_of_every_exit(digits, visit):
         assert len(values) == rows * columns and sum(values) == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_bad_large_and_dangerous_files(digits, visit, tmp_path):
     """B6: the page refuses what it can see by itself, the server the rest, also when the page is passed by."""
     tab = visit(digits.port)

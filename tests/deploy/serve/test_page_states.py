@@ -338,6 +338,7 @@ def test_a_server_that_goes_and_comes_back_needs_no_reload(fake, visit):
     assert tab.text("file-name") == "sample 4" and not tab.run(TOLD)
 
 
+@pytest.mark.slow
 def test_another_model_behind_the_same_address_is_noticed(visit):
     first = Fake()
     tab = visit(first)
@@ -352,6 +353,7 @@ def test_another_model_behind_the_same_address_is_noticed(visit):
         second.stop()
 
 
+@pytest.mark.slow
 def test_a_token_is_asked_for_and_kept_in_memory_alone(fake, visit):
     """B12."""
     fake.token = "open sesame"
@@ -401,6 +403,7 @@ def test_old_numbers_are_dimmed(fake, visit):
     tab.until(f"{READY} && !document.getElementById('numbers').classList.contains('stale')")
 
 
+@pytest.mark.slow
 def test_two_tabs_do_not_mix(fake, visit):
     """B14."""
     fake.late = 0.05
@@ -415,6 +418,7 @@ def test_two_tabs_do_not_mix(fake, visit):
     assert cheap.text("cost").startswith("0.47 GMACs, 13 %") and dear.text("cost").startswith("3.59 GMACs, the full cost")
 
 
+@pytest.mark.slow
 def test_a_late_answer_to_an_earlier_image_is_dropped(fake, visit):
     tab = visit(fake)
     expected = tab.run("""(async () => { const [first, second] = state.traffic;
@@ -425,6 +429,7 @@ def test_a_late_answer_to_an_earlier_image_is_dropped(fake, visit):
     assert tab.text("file-name") == "second"
 
 
+@pytest.mark.slow
 def test_costs_that_nobody_knows(visit):
     fake = Fake(exits=2)
     info, curve, unknown = fake.info(), fake.curve(), {"gmacs": None, "cumulative_gmacs": None, "grid": None}
@@ -441,22 +446,23 @@ def test_costs_that_nobody_knows(visit):
 # ---- Looks
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_no_width_scrolls_sideways_and_words_stand_out(fake, visit, dark):
+def test_no_width_scrolls_sideways_and_words_stand_out(fake, visit):
     """B13."""
     fake.classes = ["a class with a rather long name, of the kind that data sets of a thousand classes have"] * 8
-    tab = visit(fake, dark=dark)
+    tab = visit(fake)
     answered(tab)
     tab.click("[name=overlay][value=attention]")
     tab.run("document.getElementById('curve-block').open = true; moveTo(4); say('Too large', 'x'.repeat(300))")
-    for width in (320, 360, 620, 800, 1400, 2400):
-        tab.look(width, 900, dark=dark)
-        tab.run("new Promise(requestAnimationFrame)")
-        assert tab.run("document.documentElement.scrollWidth") <= width and tab.run(TOO_WIDE) == [], width
-    found = tab.run(WORDS)
-    assert len(found) > 40
-    for words, ink, paper, size in found:
-        assert contrast(ink, paper) >= 4.5 and size >= 12, (words, ink, paper, size)
+    for dark in (False, True):
+        for width in (320, 360, 620, 800, 1400, 2400):
+            tab.look(width, 900, dark=dark)
+            tab.run("new Promise(requestAnimationFrame)")
+            assert tab.run("document.documentElement.scrollWidth") <= width and tab.run(TOO_WIDE) == [], width
+        assert (luminance(tab.run("getComputedStyle(document.body).backgroundColor")) < 0.1) == dark
+        found = tab.run(WORDS)
+        assert len(found) > 40
+        for words, ink, paper, size in found:
+            assert contrast(ink, paper) >= 4.5 and size >= 12, (words, ink, paper, size)
 
 
 def contrast(one, other):
@@ -471,6 +477,7 @@ def luminance(colour):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.slow
 def test_colours_can_be_chosen_and_motion_is_left_out(fake, visit):
     tab = visit(fake, still=False)
     paper = "getComputedStyle(document.body).backgroundColor"
