@@ -17,7 +17,7 @@ from deploy.serve.fake_server import Fake, picture
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: install chromium")
 
 READY = "document.getElementById('state').dataset.is == 'ready' && document.querySelector('.exit') != null"
-MEASURED = "document.getElementById('source').dataset.is == 'measured' && !document.getElementById('said').hidden"
+MEASURED = "state.measured != null && document.getElementById('source').dataset.is == 'measured'"
 TOLD = "!document.getElementById('problem').hidden && document.getElementById('problem').innerText"
 # Elements that reach beyond the window, but for those that are meant not to be seen.
 TOO_WIDE = """[...document.querySelectorAll('main *')]
@@ -75,7 +75,7 @@ def visit(browser):
 
 def answered(tab, sample=1):
     tab.click(f"#samples li:nth-child({sample}) button")
-    tab.until(MEASURED)
+    tab.until(f"document.querySelector('#samples [aria-pressed=true]')?.closest('li:nth-child({sample})') != null && {MEASURED}")
 
 
 def verdicts(tab):
@@ -383,7 +383,9 @@ def test_live_numbers_and_sample_traffic(fake, visit):
     assert tab.text("figures").split("\n")[:4] == ["images per second", "20", "latency p50 · p95 · p99", "18 · 61 · 96 ms"]
     tab.run("rate.value = 20; rate.dispatchEvent(new Event('change'))")
     tab.click("#play")
-    tab.until("play.answered >= 4")
+    tab.until("play.tally?.answered >= 4")
+    tab.run("rate.value = 10; rate.dispatchEvent(new Event('change'))")
+    tab.until("play.tally.answered >= 6 && play.tally.answered <= play.tally.sent")
     tab.run("Object.defineProperty(document, 'hidden', {value: true}); document.dispatchEvent(new Event('visibilitychange'))")
     assert tab.text("play-words") == "Stopped, because this tab was hidden."
     sent = fake.asked["/v1/predict"]
