@@ -152,7 +152,7 @@ def _server_class(uvicorn: Any) -> Any:
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             for task in work:
                 task.cancel()
-            self.service.engine.stop()  # whoever still waits gets 503
+            self.service.engine.stop(patience=0.0)  # whoever still waits gets 503, and nobody waits for a long step
             self.should_exit = True
 
         def _died(self, error: BaseException | None) -> None:
