@@ -1,0 +1,88 @@
+"""The OpenAPI file, and requests that schemathesis makes up from it: no answer that it does not describe, no 5xx."""
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from deploy.serve.live import live
+from deploy.serve.stub_model import png
+from dynavit.deploy.serve.limits import Limits
+
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+)
+ENDLESS = "/v1/stream"  # an answer without end; see test_faults_load
+
+
+@pytest.fixture(scope="module")
+def served():
+    with live(limits=Limits(header_time=30.0), explainer=lambda entry, exit: _map()) as running:
+        yield running
+
+
+def _map():
+    return {"grid": [1, 1], "attention": [[1.0]], "change": None}
+
+
+def operations(served):
+    schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{served.port}/openapi.json")
+    return [operation.ok() for operation in schema.get_all_operations() if operation.ok().path != ENDLESS]
+
+
+def try_all(served, examples):
+    counts = {}
+    for operation in operations(served):
+
+        @settings(max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @_given(operation)
+        def ask(case, operation=operation):
+            counts[operation.label] = counts.get(operation.label, 0) + 1
+            case.call_and_validate(checks=CHECKS)
+
+        ask()
+    return counts
+
+
+def _given(operation):
+    from hypothesis import given
+
+    return given(case=operation.as_strategy())
+
+
+def test_made_up_requests(served):
+    counts = try_all(served, 6)
+    assert {"POST /v1/predict", "PUT /v1/budget", "POST /v2/models/{name}/infer"} <= set(counts)
+    assert served.predict(png())[0] == 200
+
+
+@pytest.mark.slow
+def test_many_made_up_requests(served):
+    try_all(served, 200)
+    assert served.predict(png())[0] == 200
+
+
+def test_the_file_describes_what_there_is(served):
+    plan = served.ask("GET", "/openapi.json")[2]
+    assert set(plan["paths"]) >= {
+        *("/v1/info", "/v1/curve", "/v1/predict", "/v1/sweep", "/v1/explain", "/v1/stats", "/v1/stream", "/v1/budget"),
+        *("/metrics", "/v1/samples", "/v2", "/v2/models/{name}/infer", "/v2/health/ready"),
+    }
+    assert set(plan["paths"]["/v1/predict"]["post"]["requestBody"]["content"]) == {
+        *("image/jpeg", "image/png", "image/webp", "application/json", "multipart/form-data")
+    }
+    names = set(plan["components"]["schemas"])
+    text = str(plan)
+    assert all(name in names for name in __import__("re").findall(r"#/components/schemas/(\w+)", text))
+    for path in ("/docs", "/redoc"):
+        assert served.ask("GET", path)[0] == 404
