@@ -32,7 +32,17 @@ def locked(keys):
 def test_everything_but_the_page_and_health_needs_the_token(locked):
     for path in ("/", "/v2/health/live", "/v2/health/ready", "/openapi.json"):
         assert locked.ask("GET", path)[0] == 200, path
-    for path in ("/v1/info", "/v1/curve", "/v1/stats", "/v1/stream", "/v1/samples", "/metrics", "/v2", "/v2/models/stub", "/none"):
+    for path in (
+        "/v1/info",
+        "/v1/curve",
+        "/v1/stats",
+        "/v1/stream",
+        "/v1/samples",
+        "/metrics",
+        "/v2",
+        "/v2/models/stub",
+        "/none",
+    ):
         status, headers, found = locked.ask("GET", path)
         assert (status, found["code"], headers["www-authenticate"]) == (401, "unauthorised", "Bearer"), path
     assert locked.predict(png())[0] == 401

@@ -118,7 +118,11 @@ def test_one_failing_image_fails_the_request(served):
         (images(png()) | {"outputs": 1}, b"", "outputs"),
         (images(png()) | {"id": 1}, b"", "id"),
         (images(), b"", "shape"),
-        ({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 9}}]}, b"x", "binary"),
+        (
+            {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 9}}]},
+            b"x",
+            "binary",
+        ),
         (images(png()), b"left over", "binary"),
         (
             {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 5}}]},
@@ -163,5 +167,7 @@ def test_tritons_client(triton):
     wanted = [module.InferRequestedOutput("probabilities"), module.InferRequestedOutput("gmacs", binary_data=False)]
     found = client.infer("stub", [pixels], outputs=wanted, parameters={"max_exit": 1}, priority=3, timeout=5_000_000)
     assert found.as_numpy("probabilities").shape == (1, 4) and found.as_numpy("gmacs").tolist() == [1.0]
-    with pytest.raises(module.InferenceServerException if hasattr(module, "InferenceServerException") else Exception, match="no parameter"):
+    with pytest.raises(
+        module.InferenceServerException if hasattr(module, "InferenceServerException") else Exception, match="no parameter"
+    ):
         client.infer("stub", [pixels], parameters={"speed": 1})
