@@ -44,5 +44,5 @@ bench: $(VENV)/.installed
 # The extras are those the tests use. An existing environment is kept and brought up to date.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,export,gpu,robust]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,export,gpu,robust,serve]'
 	@touch $@

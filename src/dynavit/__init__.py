@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .runs.model_files import load as load
     from .runs.model_files import load_released as load_released
     from .runs.robustness import evaluate_robust as evaluate_robust
+    from .runs.serve import serve as serve
     from .runs.train import train_run as train_run
     from .tasks.image import ImageTask as ImageTask
     from .tasks.table import register_task as register_task
@@ -84,6 +85,7 @@ _HOMES = {
     "register_norm": ".norms",
     "register_task": ".tasks.table",
     "save_swapped": ".convert",
+    "serve": ".runs.serve",
     "swap_norms": ".convert",
     "train_run": ".runs.train",
 }
@@ -122,6 +124,7 @@ __all__ = [
     "register_norm",
     "register_task",
     "save_swapped",
+    "serve",
     "swap_norms",
     "train_run",
 ]
