@@ -226,7 +226,13 @@ def test_f12_less_room_than_one_image_needs_is_refused_at_the_start():
 def held_at(exit):
     """A delay that holds the given exit up until the event is set."""
     go_on = threading.Event()
-    return go_on, lambda at, batch: 0.0 if at != exit or go_on.wait(PATIENCE) else 0.0
+
+    def delay(at, batch):
+        if at == exit:
+            go_on.wait(PATIENCE)
+        return 0.0
+
+    return go_on, delay
 
 
 def test_f17_deadlines():

@@ -252,7 +252,7 @@ class InferWanted(BaseModel):
 
 
 class InferRequest(BaseModel):
-    """Budgets stand among the parameters: budget_gmacs, budget_accuracy, budget_level, max_exit, deadline_ms, timeout, priority."""
+    """Budgets stand among the parameters: budget_gmacs, budget_accuracy, budget_level, max_exit, deadline_ms, timeout."""
 
     id: str | None = None
     parameters: dict[str, Any] | None = None
