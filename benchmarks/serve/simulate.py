@@ -3,8 +3,8 @@
     python benchmarks/serve/simulate.py [--jobs 12000] [--seeds 1] [--out FILE]
 
 Poisson arrivals, one device, linear costs; each image's exit is drawn beforehand. One client, no deadlines, memory for all.
-Three ways: the whole cascade for every image; survivors run on in their own batch, which shrinks; the scheduler (`pressure`). The CPU
-costs are those of dvt_t2t_vit_12 on 2 cores, the accelerator-like ones are invented: cheap images, dear launches.
+Three ways: the whole cascade for every image; survivors run on in their own batch, which shrinks; the scheduler (`pressure`).
+The CPU costs are those of dvt_t2t_vit_12 on 2 cores, the accelerator-like ones are invented: cheap images, dear launches.
 Printed are images per second when saturated, and the 99th percentile of the latency at shares of the shrinking batch's rate.
 """
 

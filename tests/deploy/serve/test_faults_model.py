@@ -116,7 +116,10 @@ def _pickle(path):
 
 
 DAMAGE = {
-    "wrong checksum": (lambda path: (path / "model.onnx").write_bytes((path / "model.onnx").read_bytes()[:-1] + b"x"), "model.onnx"),
+    "wrong checksum": (
+        lambda path: (path / "model.onnx").write_bytes((path / "model.onnx").read_bytes()[:-1] + b"x"),
+        "model.onnx",
+    ),
     "missing file": (lambda path: (path / "model.onnx").unlink(), "model.onnx"),
     "too few classes": (lambda path: edited(path / "manifest.json", lambda facts: facts["classes"].pop()), "2 classes"),
     "pickle inside": (_pickle, "model.onnx"),

@@ -40,9 +40,7 @@ def test_one_image_as_the_body(served):
     (result,) = found["results"]
     assert (result["label"], result["name"], result["exit"], result["why"]) == (2, "two", 1, "confident")
     assert result["confidence"] == pytest.approx(217 / 255) and len(result["top"]) == 2
-    assert result["exits"] == [
-        {"exit": 1, "label": 2, "confidence": pytest.approx(217 / 255), "threshold": 0.8, "gmacs": 1.0}
-    ]
+    assert result["exits"] == [{"exit": 1, "label": 2, "confidence": pytest.approx(217 / 255), "threshold": 0.8, "gmacs": 1.0}]
     assert result["cost"]["gmacs"] == 1.0 and result["cost"]["batch"] == [1]
     assert found["budget"]["source"] == "server" and found["budget"]["asked"] is None
     assert found["request_id"] == headers["x-request-id"] and "probabilities" not in result
@@ -77,7 +75,10 @@ def test_several_images_as_a_form(served):
     body, headers = form(("image", "a.png", png(0.3)), ("options", None, options), ("image", "../b.png", png(0.4, label=3)))
     status, _, found = served.ask("POST", "/v1/predict", body, headers)
     assert status == 200
-    assert [(each["id"], each["exit"], each["why"]) for each in found["results"]] == [("a.png", 1, "cap"), ("../b.png", 1, "cap")]
+    assert [(each["id"], each["exit"], each["why"]) for each in found["results"]] == [
+        ("a.png", 1, "cap"),
+        ("../b.png", 1, "cap"),
+    ]
     assert found["results"][1]["name"] == CLASSES[3] and len(found["results"][0]["top"]) == 3
     assert found["budget"]["source"] == "server"  # a limit alone leaves the target to the server
 

@@ -54,8 +54,9 @@ class Settings:
     name: str | None = None
 
     def check(self) -> None:
-        """Refuse what would leave the service open by accident."""
+        """Refuse what would leave the service open by accident, and budgets that are none."""
         keys = self.keys()
+        self.budgets()
         if not self.is_loopback and not keys and not self.insecure:
             raise ValueError(
                 f"{self.host} can be reached from other machines, so a token is needed: --token-file FILE or {TOKEN_VARIABLE}; "
