@@ -4,16 +4,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from deploy.serve.browser import BROWSER, Browser
-from deploy.serve.live import in_background, live
+from deploy.serve.live import eventually, in_background, live
+from deploy.serve.on_page import LOCKED, MEASURED, OFFLINE, READY, TOLD, answered, bomb, named, verdicts, visits
 from deploy.serve.stub_model import CLASSES, png, stub_model
-from deploy.serve.test_page_states import MEASURED, READY, TOLD, answered, bomb, verdicts
 from dynavit import TrainConfig, train_run
 from dynavit.data.config import AugmentConfig
 from dynavit.deploy.serve.budget import decide
@@ -73,23 +73,8 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser):
-    """B10: no request leaves the origin, no error in the console, no breach of the policy, in any of these tests."""
-    opened = []
-
-    def open_page(port, wait=READY, **look):
-        tab = browser.tab(f"http://127.0.0.1:{port}/", **look)
-        opened.append((tab, port))
-        tab.until(wait)
-        return tab
-
-    yield open_page
-    for tab, port in opened:
-        tab.run("1")
-        assert tab.complaints == []
-        own = (f"http://127.0.0.1:{port}/", "data:", "blob:", "about:")
-        assert [url for url in tab.requests if not url.startswith(own)] == []
-        assert sum("/v1/" in url for url in tab.requests) > 3, "requests were recorded"
-        tab.close()
+    with visits(browser) as open_page:
+        yield open_page
 
 
 def sample_file(digits, at, directory):
@@ -100,11 +85,11 @@ def sample_file(digits, at, directory):
 
 def test_a_dropped_file_gets_the_answer_of_predict(run, digits, visit, tmp_path):
     """B1."""
-    tab = visit(digits.port)
+    tab = visit(digits)
     for at in (0, 3):
         file = sample_file(digits, at, tmp_path)
         tab.drop("#drop", file)
-        tab.until(f"document.getElementById('file-name').innerText == 'sample {at}.png' && {MEASURED}")
+        tab.until(f"{named(file.name)} && {MEASURED}")
         (expected,) = predict_run(run, [file])
         shown = tab.run("[state.measured.name, state.measured.exit, state.measured.confidence]")
         assert shown == [expected["label"], expected["exit"], pytest.approx(expected["confidence"], abs=1e-5)]
@@ -113,7 +98,7 @@ def test_a_dropped_file_gets_the_answer_of_predict(run, digits, visit, tmp_path)
 
 def test_the_ends_of_the_slider_are_the_first_and_the_last_exit(digits, visit):
     """B2."""
-    tab = visit(digits.port)
+    tab = visit(digits)
     answered(tab)
     costs = [1e3 * exit.cumulative_gmacs for exit in digits.model.exits]
     for key, taken in (("Home", 1), ("End", 2)):
@@ -128,7 +113,7 @@ def test_the_ends_of_the_slider_are_the_first_and_the_last_exit(digits, visit):
 
 def test_every_position_agrees_with_the_server(digits, visit):
     """B3: page, sweep and a real request at each position, and a dearer one never leaves earlier (I11)."""
-    tab = visit(digits.port)
+    tab = visit(digits)
     thresholds = [point.thresholds for point in digits.model.curve.points]
     assert tab.run("state.points.map(point => point.thresholds)") == [list(each) for each in thresholds]
     seen = set()
@@ -150,7 +135,7 @@ def test_every_position_agrees_with_the_server(digits, visit):
 
 def test_maps_of_every_exit(digits, visit):
     """B4."""
-    tab = visit(digits.port)
+    tab = visit(digits)
     answered(tab)
     tab.click("[name=overlay][value=attention]")
     for at, exit in enumerate(digits.model.exits, 1):
@@ -165,7 +150,7 @@ def test_maps_of_every_exit(digits, visit):
 @pytest.mark.slow
 def test_bad_large_and_dangerous_files(digits, visit, tmp_path):
     """B6: the page refuses what it can see by itself, the server the rest, also when the page is passed by."""
-    tab = visit(digits.port)
+    tab = visit(digits)
     good = digits.service.samples[0].png
     files = {
         "words.png": b"words, not pixels",
@@ -177,7 +162,7 @@ def test_bad_large_and_dangerous_files(digits, visit, tmp_path):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
         tab.choose("#file", tmp_path / name)
-        told = tab.until(f"document.getElementById('file-name').innerText == {name!r} && {TOLD}")
+        told = tab.until(f"{named(name)} && {TOLD}")
         assert told.startswith(expected[name])
     passed_by = "post('/v1/sweep', {...state.image, type: 'image/png'}, {}).catch(problem => [problem.status, problem.code])"
     assert tab.run(passed_by)[0] == 413
@@ -186,7 +171,7 @@ def test_bad_large_and_dangerous_files(digits, visit, tmp_path):
 
 def test_live_mix_equals_the_counters(digits, visit):
     """B9: after 50 scripted requests."""
-    tab = visit(digits.port)
+    tab = visit(digits)
     before = counted(digits)
     for at in range(50):
         sample = digits.service.samples[at % len(digits.service.samples)]
@@ -213,12 +198,10 @@ def test_a_full_queue_names_its_seconds_and_then_answers(visit, tmp_path):
     file.write_bytes(png(0.95, label=3))
     model = stub_model()
     with live(model, limits=Limits(max_queue=32, max_per_client=32)) as served:
-        tab = visit(served.port)
+        tab = visit(served)
         model.backend.gate.clear()
         results = in_background(32, lambda at: served.predict(png(0.9))[0])
-        deadline = time.monotonic() + 20
-        while served.snapshot()["jobs"] < 32 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: served.snapshot()["jobs"] == 32)
         tab.choose("#file", file)
         told = tab.until(TOLD)
         assert re.match(r"The server is busy\nToo many images .*Asking again in \d+ seconds?\.", told)
@@ -235,7 +218,7 @@ def test_token(visit, tmp_path):
     secret = tmp_path / "token.txt"
     secret.write_text("open sesame, please")
     with live(token_file=secret) as served:
-        tab = visit(served.port, wait="!document.getElementById('door').hidden")
+        tab = visit(served, wait=LOCKED)
         tab.type("wrong word")
         tab.press("Enter")
         tab.until("document.getElementById('door-words').innerText.startsWith('This token was not accepted.')")
@@ -246,7 +229,7 @@ def test_token(visit, tmp_path):
 
 def test_two_tabs_with_different_budgets_do_not_mix(digits, visit):
     """B14."""
-    tabs = [visit(digits.port), visit(digits.port)]
+    tabs = [visit(digits), visit(digits)]
     for tab, end in zip(tabs, ("0", "state.points.length - 1"), strict=True):
         tab.run(f"moveTo({end})")
     for tab, sample in zip(tabs, (2, 3), strict=True):
@@ -272,19 +255,19 @@ def test_a_killed_server_comes_back_without_a_reload(run, visit, tmp_path):
 
     server, port = start(0)
     try:
-        tab = visit(port)
+        tab = visit(SimpleNamespace(port=port))
         answered(tab)
         server.kill()
         server.wait()
         server.stdout.close()
-        tab.until("document.getElementById('state').dataset.is == 'offline'")
+        tab.until(OFFLINE)
         tab.click("#samples li:nth-child(2) button")
         assert "sent again as soon as it does" in tab.until(TOLD)
         server, _ = start(port)
         tab.until(f"{READY} && {MEASURED} && document.getElementById('trouble').hidden", 60)
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
-        tab.until("document.getElementById('state').dataset.is == 'offline'")
+        tab.until(OFFLINE)
     finally:
         server.kill()
         server.wait()

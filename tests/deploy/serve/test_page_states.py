@@ -7,18 +7,15 @@ import json
 import math
 import random
 import re
-import zlib
 
 import pytest
 
 from deploy.serve.browser import BROWSER, Browser
 from deploy.serve.fake_server import Fake, picture
+from deploy.serve.on_page import LOCKED, MEASURED, OFFLINE, READY, TOLD, answered, bomb, named, verdicts, visits
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: install chromium")
 
-READY = "document.getElementById('state').dataset.is == 'ready' && document.querySelector('.exit') != null"
-MEASURED = "state.measured != null && document.getElementById('source').dataset.is == 'measured'"
-TOLD = "!document.getElementById('problem').hidden && document.getElementById('problem').innerText"
 # Elements that reach beyond the window, but for those that are meant not to be seen.
 TOO_WIDE = """[...document.querySelectorAll('main *')]
   .filter(each => !each.closest('#overlay, .unseen, .chip input, .picker input'))
@@ -55,31 +52,8 @@ def fake():
 
 @pytest.fixture
 def visit(browser):
-    """Open the page of a server; whatever it complains about fails the test, and so does a request to elsewhere."""
-    opened = []
-
-    def open_page(fake, wait=READY, **look):
-        tab = browser.tab(fake.address, **look)
-        opened.append((tab, fake.address))
-        tab.until(wait)
-        return tab
-
-    yield open_page
-    for tab, address in opened:
-        tab.run("1")  # what is still to be read of the pipe
-        assert tab.complaints == []
-        elsewhere = [url for url in tab.requests if not url.startswith((address, "data:", "blob:", "about:"))]
-        assert elsewhere == []
-        tab.close()
-
-
-def answered(tab, sample=1):
-    tab.click(f"#samples li:nth-child({sample}) button")
-    tab.until(f"document.querySelector('#samples [aria-pressed=true]')?.closest('li:nth-child({sample})') != null && {MEASURED}")
-
-
-def verdicts(tab):
-    return tab.run("[...document.querySelectorAll('.exit .verdict')].map(each => each.innerText)")
+    with visits(browser) as open_page:
+        yield open_page
 
 
 # ---- The rule
@@ -114,6 +88,10 @@ def plain_rule(confidences, thresholds, cap):
 def test_the_slider_moves_at_once_and_the_server_is_asked_when_it_rests(fake, visit):
     tab = visit(fake)
     answered(tab)
+    armed = (
+        "(set => { const found = []; setTimeout = (act, ms) => found.push(ms); moveTo(3); setTimeout = set; return found; })"
+    )
+    assert tab.run(f"{armed}(setTimeout)") == [300], "milliseconds of rest before the server is asked"
     before = fake.asked["/v1/predict"]
     exits = tab.run("""state.points.map((_, at) => { moveTo(at);
         return [at, [...document.querySelectorAll('.exit')].findIndex(row => row.classList.contains('taken')) + 1,
@@ -218,21 +196,11 @@ def test_bad_large_and_dangerous_files_are_told_and_the_page_lives(fake, visit, 
         (tmp_path / name).write_bytes(content)
         sent = fake.asked["/v1/sweep"]
         tab.choose("#file", tmp_path / name)
-        tab.until(f"document.getElementById('file-name').innerText == {name!r} && {TOLD}")
+        tab.until(f"{named(name)} && {TOLD}")
         assert tab.text("problem") == expected[name]
         assert (fake.asked["/v1/sweep"] == sent) == ("Nothing was sent" in expected[name])
     answered(tab)
     assert not tab.run(TOLD)
-
-
-def bomb(width, height):
-    """A small PNG that claims to be large."""
-
-    def chunk(kind, data):
-        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
-
-    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\x00\x00\x00"
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
 
 
 def test_drop_paste_and_keyboard(fake, visit, tmp_path):
@@ -247,7 +215,7 @@ def test_drop_paste_and_keyboard(fake, visit, tmp_path):
     tab.call("Page.bringToFront")
     tab.run("navigator.clipboard.write([new ClipboardItem({'image/png': state.traffic[0].blob})])")
     tab.paste()
-    tab.until(f"document.getElementById('file-name').innerText == 'pasted image' && {MEASURED}")
+    tab.until(f"{named('pasted image')} && {MEASURED}")
     # From here on with keys alone, from the top of the page.
     tab.open(fake.address)
     tab.until(READY)
@@ -265,6 +233,10 @@ def test_drop_paste_and_keyboard(fake, visit, tmp_path):
     tab.press("Home")
     tab.until(MEASURED)
     assert verdicts(tab)[0] == "stops here"
+    nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
+    spoken = [(node["role"]["value"], node["name"]["value"]) for node in nodes if "name" in node and not node["ignored"]]
+    controls = [name for role, name in spoken if role in ("button", "radio", "slider", "combobox", "spinbutton", "textbox")]
+    assert len(controls) > 20 and all(controls), "every control has a name"
 
 
 def test_maps_lie_on_the_part_that_the_model_saw(fake, visit):
@@ -328,7 +300,7 @@ def test_a_server_that_goes_and_comes_back_needs_no_reload(fake, visit):
     fake.draining = True
     tab.until("document.getElementById('state').innerText == 'stopping'")
     fake.stop()
-    tab.until("document.getElementById('state').dataset.is == 'offline'")
+    tab.until(OFFLINE)
     assert "without a reload" in tab.text("trouble") and tab.text("name") == name
     tab.click("#samples li:nth-child(4) button")
     assert "sent again as soon as it does" in tab.until(TOLD)
@@ -357,7 +329,7 @@ def test_another_model_behind_the_same_address_is_noticed(visit):
 def test_a_token_is_asked_for_and_kept_in_memory_alone(fake, visit):
     """B12."""
     fake.token = "open sesame"
-    tab = visit(fake, wait="!document.getElementById('door').hidden")
+    tab = visit(fake, wait=LOCKED)
     assert tab.run("document.activeElement.id") == "token" and tab.text("state") == "token wanted"
     tab.type("wrong word")
     tab.press("Enter")
@@ -368,7 +340,7 @@ def test_a_token_is_asked_for_and_kept_in_memory_alone(fake, visit):
     answered(tab)
     assert tab.run("[localStorage.length, sessionStorage.length, document.cookie, token.value]") == [0, 0, "", ""]
     tab.open(fake.address)
-    tab.until("!document.getElementById('door').hidden")
+    tab.until(LOCKED)
 
 
 def test_live_numbers_and_sample_traffic(fake, visit):
