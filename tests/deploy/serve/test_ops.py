@@ -153,7 +153,7 @@ def test_the_command_line_as_another_user_in_a_read_only_directory(tmp_path):
         process.kill()
         process.communicate()
         tmp_path.chmod(0o755)
-    # onnxruntime leaves an id of its session beside temporary files when it is imported, where it can: here by --check, as root.
+    # onnxruntime leaves an id of its session among temporary files when it is imported, where it can: here by --check, as root.
     assert {path.name for path in tmp_path.iterdir()} - {".ses"} == {"models"}
 
 
