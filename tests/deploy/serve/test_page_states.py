@@ -7,18 +7,15 @@ import json
 import math
 import random
 import re
-import zlib
 
 import pytest
 
 from deploy.serve.browser import BROWSER, Browser
 from deploy.serve.fake_server import Fake, picture
+from deploy.serve.on_page import LOCKED, MEASURED, OFFLINE, READY, TOLD, answered, bomb, named, verdicts, visits
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: install chromium")
 
-READY = "document.getElementById('state').dataset.is == 'ready' && document.querySelector('.exit') != null"
-MEASURED = "document.getElementById('source').dataset.is == 'measured' && !document.getElementById('said').hidden"
-TOLD = "!document.getElementById('problem').hidden && document.getElementById('problem').innerText"
 # Elements that reach beyond the window, but for those that are meant not to be seen.
 TOO_WIDE = """[...document.querySelectorAll('main *')]
   .filter(each => !each.closest('#overlay, .unseen, .chip input, .picker input'))
@@ -55,31 +52,8 @@ def fake():
 
 @pytest.fixture
 def visit(browser):
-    """Open the page of a server; whatever it complains about fails the test, and so does a request to elsewhere."""
-    opened = []
-
-    def open_page(fake, wait=READY, **look):
-        tab = browser.tab(fake.address, **look)
-        opened.append((tab, fake.address))
-        tab.until(wait)
-        return tab
-
-    yield open_page
-    for tab, address in opened:
-        tab.run("1")  # what is still to be read of the pipe
-        assert tab.complaints == []
-        elsewhere = [url for url in tab.requests if not url.startswith((address, "data:", "blob:", "about:"))]
-        assert elsewhere == []
-        tab.close()
-
-
-def answered(tab, sample=1):
-    tab.click(f"#samples li:nth-child({sample}) button")
-    tab.until(MEASURED)
-
-
-def verdicts(tab):
-    return tab.run("[...document.querySelectorAll('.exit .verdict')].map(each => each.innerText)")
+    with visits(browser) as open_page:
+        yield open_page
 
 
 # ---- The rule
@@ -114,6 +88,10 @@ def plain_rule(confidences, thresholds, cap):
 def test_the_slider_moves_at_once_and_the_server_is_asked_when_it_rests(fake, visit):
     tab = visit(fake)
     answered(tab)
+    armed = (
+        "(set => { const found = []; setTimeout = (act, ms) => found.push(ms); moveTo(3); setTimeout = set; return found; })"
+    )
+    assert tab.run(f"{armed}(setTimeout)") == [300], "milliseconds of rest before the server is asked"
     before = fake.asked["/v1/predict"]
     exits = tab.run("""state.points.map((_, at) => { moveTo(at);
         return [at, [...document.querySelectorAll('.exit')].findIndex(row => row.classList.contains('taken')) + 1,
@@ -218,21 +196,11 @@ def test_bad_large_and_dangerous_files_are_told_and_the_page_lives(fake, visit, 
         (tmp_path / name).write_bytes(content)
         sent = fake.asked["/v1/sweep"]
         tab.choose("#file", tmp_path / name)
-        tab.until(f"document.getElementById('file-name').innerText == {name!r} && {TOLD}")
+        tab.until(f"{named(name)} && {TOLD}")
         assert tab.text("problem") == expected[name]
         assert (fake.asked["/v1/sweep"] == sent) == ("Nothing was sent" in expected[name])
     answered(tab)
     assert not tab.run(TOLD)
-
-
-def bomb(width, height):
-    """A small PNG that claims to be large."""
-
-    def chunk(kind, data):
-        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
-
-    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\x00\x00\x00"
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
 
 
 def test_drop_paste_and_keyboard(fake, visit, tmp_path):
@@ -247,7 +215,7 @@ def test_drop_paste_and_keyboard(fake, visit, tmp_path):
     tab.call("Page.bringToFront")
     tab.run("navigator.clipboard.write([new ClipboardItem({'image/png': state.traffic[0].blob})])")
     tab.paste()
-    tab.until(f"document.getElementById('file-name').innerText == 'pasted image' && {MEASURED}")
+    tab.until(f"{named('pasted image')} && {MEASURED}")
     # From here on with keys alone, from the top of the page.
     tab.open(fake.address)
     tab.until(READY)
@@ -265,6 +233,10 @@ def test_drop_paste_and_keyboard(fake, visit, tmp_path):
     tab.press("Home")
     tab.until(MEASURED)
     assert verdicts(tab)[0] == "stops here"
+    nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
+    spoken = [(node["role"]["value"], node["name"]["value"]) for node in nodes if "name" in node and not node["ignored"]]
+    controls = [name for role, name in spoken if role in ("button", "radio", "slider", "combobox", "spinbutton", "textbox")]
+    assert len(controls) > 20 and all(controls), "every control has a name"
 
 
 def test_maps_lie_on_the_part_that_the_model_saw(fake, visit):
@@ -328,7 +300,7 @@ def test_a_server_that_goes_and_comes_back_needs_no_reload(fake, visit):
     fake.draining = True
     tab.until("document.getElementById('state').innerText == 'stopping'")
     fake.stop()
-    tab.until("document.getElementById('state').dataset.is == 'offline'")
+    tab.until(OFFLINE)
     assert "without a reload" in tab.text("trouble") and tab.text("name") == name
     tab.click("#samples li:nth-child(4) button")
     assert "sent again as soon as it does" in tab.until(TOLD)
@@ -338,6 +310,7 @@ def test_a_server_that_goes_and_comes_back_needs_no_reload(fake, visit):
     assert tab.text("file-name") == "sample 4" and not tab.run(TOLD)
 
 
+@pytest.mark.slow
 def test_another_model_behind_the_same_address_is_noticed(visit):
     first = Fake()
     tab = visit(first)
@@ -352,10 +325,11 @@ def test_another_model_behind_the_same_address_is_noticed(visit):
         second.stop()
 
 
+@pytest.mark.slow
 def test_a_token_is_asked_for_and_kept_in_memory_alone(fake, visit):
     """B12."""
     fake.token = "open sesame"
-    tab = visit(fake, wait="!document.getElementById('door').hidden")
+    tab = visit(fake, wait=LOCKED)
     assert tab.run("document.activeElement.id") == "token" and tab.text("state") == "token wanted"
     tab.type("wrong word")
     tab.press("Enter")
@@ -366,7 +340,7 @@ def test_a_token_is_asked_for_and_kept_in_memory_alone(fake, visit):
     answered(tab)
     assert tab.run("[localStorage.length, sessionStorage.length, document.cookie, token.value]") == [0, 0, "", ""]
     tab.open(fake.address)
-    tab.until("!document.getElementById('door').hidden")
+    tab.until(LOCKED)
 
 
 def test_live_numbers_and_sample_traffic(fake, visit):
@@ -381,7 +355,9 @@ def test_live_numbers_and_sample_traffic(fake, visit):
     assert tab.text("figures").split("\n")[:4] == ["images per second", "20", "latency p50 · p95 · p99", "18 · 61 · 96 ms"]
     tab.run("rate.value = 20; rate.dispatchEvent(new Event('change'))")
     tab.click("#play")
-    tab.until("play.answered >= 4")
+    tab.until("play.tally?.answered >= 4")
+    tab.run("rate.value = 10; rate.dispatchEvent(new Event('change'))")
+    tab.until("play.tally.answered >= 6 && play.tally.answered <= play.tally.sent")
     tab.run("Object.defineProperty(document, 'hidden', {value: true}); document.dispatchEvent(new Event('visibilitychange'))")
     assert tab.text("play-words") == "Stopped, because this tab was hidden."
     sent = fake.asked["/v1/predict"]
@@ -401,6 +377,7 @@ def test_old_numbers_are_dimmed(fake, visit):
     tab.until(f"{READY} && !document.getElementById('numbers').classList.contains('stale')")
 
 
+@pytest.mark.slow
 def test_two_tabs_do_not_mix(fake, visit):
     """B14."""
     fake.late = 0.05
@@ -415,6 +392,7 @@ def test_two_tabs_do_not_mix(fake, visit):
     assert cheap.text("cost").startswith("0.47 GMACs, 13 %") and dear.text("cost").startswith("3.59 GMACs, the full cost")
 
 
+@pytest.mark.slow
 def test_a_late_answer_to_an_earlier_image_is_dropped(fake, visit):
     tab = visit(fake)
     expected = tab.run("""(async () => { const [first, second] = state.traffic;
@@ -425,6 +403,7 @@ def test_a_late_answer_to_an_earlier_image_is_dropped(fake, visit):
     assert tab.text("file-name") == "second"
 
 
+@pytest.mark.slow
 def test_costs_that_nobody_knows(visit):
     fake = Fake(exits=2)
     info, curve, unknown = fake.info(), fake.curve(), {"gmacs": None, "cumulative_gmacs": None, "grid": None}
@@ -441,22 +420,23 @@ def test_costs_that_nobody_knows(visit):
 # ---- Looks
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_no_width_scrolls_sideways_and_words_stand_out(fake, visit, dark):
+def test_no_width_scrolls_sideways_and_words_stand_out(fake, visit):
     """B13."""
     fake.classes = ["a class with a rather long name, of the kind that data sets of a thousand classes have"] * 8
-    tab = visit(fake, dark=dark)
+    tab = visit(fake)
     answered(tab)
     tab.click("[name=overlay][value=attention]")
     tab.run("document.getElementById('curve-block').open = true; moveTo(4); say('Too large', 'x'.repeat(300))")
-    for width in (320, 360, 620, 800, 1400, 2400):
-        tab.look(width, 900, dark=dark)
-        tab.run("new Promise(requestAnimationFrame)")
-        assert tab.run("document.documentElement.scrollWidth") <= width and tab.run(TOO_WIDE) == [], width
-    found = tab.run(WORDS)
-    assert len(found) > 40
-    for words, ink, paper, size in found:
-        assert contrast(ink, paper) >= 4.5 and size >= 12, (words, ink, paper, size)
+    for dark in (False, True):
+        for width in (320, 360, 620, 800, 1400, 2400):
+            tab.look(width, 900, dark=dark)
+            tab.run("new Promise(requestAnimationFrame)")
+            assert tab.run("document.documentElement.scrollWidth") <= width and tab.run(TOO_WIDE) == [], width
+        assert (luminance(tab.run("getComputedStyle(document.body).backgroundColor")) < 0.1) == dark
+        found = tab.run(WORDS)
+        assert len(found) > 40
+        for words, ink, paper, size in found:
+            assert contrast(ink, paper) >= 4.5 and size >= 12, (words, ink, paper, size)
 
 
 def contrast(one, other):
@@ -471,6 +451,7 @@ def luminance(colour):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.slow
 def test_colours_can_be_chosen_and_motion_is_left_out(fake, visit):
     tab = visit(fake, still=False)
     paper = "getComputedStyle(document.body).backgroundColor"
