@@ -133,7 +133,7 @@ def main():
     model, most = builtin[options.model]() if options.model in builtin else opened(options.model)
     most = 1 if options.scheme == "B" else most
     settings = Settings(port=0)
-    limits = Limits(max_batch=most, max_queue=options.max_queue, max_per_client=options.max_queue, max_connections=2048)
+    limits = Limits(max_batch=most, max_queue=options.max_queue, max_per_client=2 * options.max_queue, max_connections=2048)
     with server.bind(settings) as taken:
         app = create_app(model, settings, limits)
         engine = app.state.service.engine

@@ -5,17 +5,19 @@
 Poisson arrivals, one device, linear costs; each image's exit is drawn beforehand. One client, no deadlines, memory for all.
 Three ways: the whole cascade for every image; survivors run on in their own batch, which shrinks; the scheduler (`pressure`).
 The CPU costs are those of dvt_t2t_vit_12 on 2 cores, the accelerator-like ones are invented: cheap images, dear launches.
-Printed are images per second when saturated, and the 99th percentile of the latency at shares of the shrinking batch's rate.
+Printed are images per second when saturated, the 99th percentile of the latency at shares of the shrinking batch's rate, and
+how many images have an answer in time if all have a deadline of 3 s_1(B), at 80 % load.
 """
 
 import argparse
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 from dynavit.common.files import write_json
 from dynavit.deploy.serve.costs import Costs, Line
 from dynavit.deploy.serve.curve import Applied
-from dynavit.deploy.serve.jobs import Answered
+from dynavit.deploy.serve.jobs import Answered, Continues, Refused
 from dynavit.deploy.serve.scheduler import Scheduler
 
 # milliseconds: fixed, each; largest batch
@@ -88,6 +90,45 @@ def simulate(scheduler, jobs):
     return Run(len(jobs) / now * 1000, latency, launches, list(scheduler.regrouped))
 
 
+def with_deadlines(scheduler, jobs, patience):
+    """The same where every job has a deadline, `patience` after it came: how many ended how, and how many were refused."""
+    applied, ends, now, came, batch, done_at = (
+        Applied((0.5,) * (scheduler.exits - 1), scheduler.exits),
+        Counter(),
+        0.0,
+        0,
+        None,
+        None,
+    )
+    own = {}  # job -> exit
+
+    def count(events):
+        ends.update(
+            event.why if isinstance(event, Answered) else "expired" for event in events if not isinstance(event, Continues)
+        )
+
+    while True:
+        if batch is None and (batch := scheduler.next_batch(now)) is not None:
+            done_at = now + scheduler.costs(batch.exit, len(batch.jobs))
+        count(scheduler.tick(now))
+        due = [
+            time for time in (done_at, scheduler.next_timer(), *(time for time, _ in jobs[came : came + 1])) if time is not None
+        ]
+        if not due:
+            return ends
+        now = max(now, min(due))
+        count(scheduler.tick(now))
+        if came < len(jobs) and jobs[came][0] <= now:
+            try:
+                own[scheduler.offer(now, "one", applied, now + patience)] = jobs[came][1]
+            except Refused:
+                ends["refused"] += 1
+            came += 1
+        elif done_at is not None and done_at <= now:
+            ended, batch, done_at = batch, None, None
+            count(scheduler.done(now, ended, [float(own[job] == ended.exit) for job in ended.jobs]))
+
+
 def whole_cascade(lines, most):
     """Images per second if all exits are run on full batches."""
     return 1000 * most / sum(fixed + each * most for fixed, each in lines)
@@ -105,6 +146,9 @@ def setting(costs, mix, jobs, seed):
         coming = arrivals(MIXES[mix], load * own, jobs, seed)
         kinds = {"pressure": Scheduler} | ({"own": Shrinking} if load < 1 else {})
         row[str(load)] = {name: simulate(make(kind, lines, most), coming).percentiles() for name, kind in kinds.items()}
+    fixed, each = lines[0]
+    coming = arrivals(MIXES[mix], 0.8 * ours, jobs // 3, seed)
+    row["deadlines"] = dict(with_deadlines(make(Scheduler, lines, most), coming, 3 * (fixed + each * most)))
     return row
 
 
@@ -130,6 +174,8 @@ def main():
                     ratio = f" ({ours[3] / own[3]:.2f})" if own and ours else ""
                     cells.append(f"{own[2] if own else float('nan'):.0f} / {ours[2] if ours else float('nan'):.0f}{ratio}")
                 gain = row["pressure"] / row["own"] - 1
+                ends = row["deadlines"]
+                cells.append(f"{1 - ends.get('expired', 0) / (sum(ends.values()) - ends.get('refused', 0)):.2%} on time")
                 rates = f"{row['whole']:6.1f} {row['own']:6.1f} {row['pressure']:6.1f}  {gain:+4.0%}"
                 print(f"{costs:17} {mix:9} {seed:4}  {rates}   " + "   ".join(cells), flush=True)
     if options.out:

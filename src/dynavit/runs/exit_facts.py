@@ -25,7 +25,8 @@ def describe_exits(model: nn.Module, input_size: Sequence[int]) -> list[dict[str
     with torch.no_grad():
         total = exit_gmacs(model, image) if isinstance(model, Cascade) else [count_macs(model, image) / 1e9]
     carried = carried_bytes(TorchBackend(model), tuple(input_size))
-    grids = [list(exit.grid) for exit in model.exits] if isinstance(model, Cascade) else [None]  # type: ignore[union-attr]
+    exits: list[Any] = list(model.exits) if isinstance(model, Cascade) else []
+    grids: list[list[int] | None] = [list(exit.grid) for exit in exits] or [None]
     own = [now - before for before, now in zip([0.0, *total], total, strict=False)]
     columns = zip(grids, own, total, carried, strict=True)
     return [{"grid": grid, "gmacs": each, "cumulative_gmacs": sums, "state_bytes": size} for grid, each, sums, size in columns]

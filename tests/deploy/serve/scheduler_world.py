@@ -50,6 +50,12 @@ class Book:
         return not self.terminal
 
     @property
+    def has_answer(self):
+        """Its deadline would find one to give."""
+        done = [exit for exit in self.passed if not math.isnan(self.image.confidences[exit - 1])]
+        return self.on_deadline == "best" and bool(done)
+
+    @property
     def used(self):
         """Thresholds and cap, lower ones where degradation is allowed by operator and request."""
         if not (self.degrade and self.brown_out):
@@ -302,7 +308,7 @@ class World:
             if self.books[job].exit == batch.exit and job not in batch.jobs:
                 assert max(ends) <= self.books[job].deadline, f"I9: {job} was passed over for a later deadline"
         if able:
-            first = min(able, key=lambda job: (self.books[job].deadline, job))
+            first = min(able, key=lambda job: (self.books[job].has_answer, self.books[job].deadline, job))
             assert batch.exit == self.books[first].exit, f"R1: job {first} is urgent at exit {self.books[first].exit}"
         else:
             assert batch.rule != "urgent", "R1: nobody is urgent"

@@ -60,3 +60,21 @@ def test_oldest_first_is_the_shrinking_batch():
     jobs = simulator.arrivals(simulator.MIXES["60/25/15"], 1e5, 300, seed=0)
     own, ours = (simulator.simulate(simulator.make(kind, lines, most), jobs) for kind in (simulator.Shrinking, Scheduler))
     assert own.regrouped == [0, 0, 0] and ours.regrouped[1] > 0
+
+
+@pytest.mark.parametrize("costs", simulator.COSTS)
+def test_answers_are_in_time(costs):
+    """A9 in virtual time: at 80 % load and a deadline of 3 s_1(B) at least 99 of 100 have an answer."""
+    lines, most = simulator.COSTS[costs]
+    rate = {"cpu": 39.0, "accelerator-like": 2229.0}[costs]  # of 49 and 2786 images/s
+    jobs = simulator.arrivals(simulator.MIXES["60/25/15"], rate, 1200, seed=1)
+    ends = simulator.with_deadlines(simulator.make(Scheduler, lines, most), jobs, 3 * (lines[0][0] + lines[0][1] * most))
+    assert sum(ends.values()) == 1200 and ends["refused"] < 60
+    assert ends["expired"] <= 0.01 * (1200 - ends["refused"])
+
+
+def test_who_has_no_answer_comes_first(monkeypatch):
+    """By deadlines alone, deep steps for better answers leave new images without any."""
+    monkeypatch.setattr("dynavit.deploy.serve.scheduler._has_answer", lambda job: False)
+    with pytest.raises(AssertionError):
+        test_answers_are_in_time("accelerator-like")

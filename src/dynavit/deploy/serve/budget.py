@@ -78,10 +78,9 @@ def parse_budget(mapping: Mapping[str, Any]) -> Budget:
         raise BudgetError(
             f"a budget has one target, got {' and '.join(given)}; limits ({', '.join(LIMITS)}) may stand beside it"
         )
-    plain = {
-        name: tuple(map(float, value)) if name == "thresholds" and value is not None else value
-        for name, value in mapping.items()
-    }
+    plain: dict[str, Any] = dict(mapping)
+    if plain.get("thresholds") is not None:
+        plain["thresholds"] = tuple(map(float, plain["thresholds"]))
     return Budget(**plain)
 
 

@@ -248,7 +248,10 @@ class Engine:
     def _report(self, result: Result | AsideResult) -> None:
         """In the executor's thread."""
         try:
-            self._loop.call_soon_threadsafe(self._aside_done if isinstance(result, AsideResult) else self._step_done, result)
+            if isinstance(result, AsideResult):
+                self._loop.call_soon_threadsafe(self._aside_done, result)
+            else:
+                self._loop.call_soon_threadsafe(self._step_done, result)
         except RuntimeError:  # the loop is closed: nobody waits
             if not self._loop.is_closed():
                 raise

