@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .runs.model_files import load_released as load_released
     from .runs.repository import save_pretrained as save_pretrained
     from .runs.robustness import evaluate_robust as evaluate_robust
+    from .runs.serve import serve as serve
     from .runs.train import train_run as train_run
     from .tasks.image import ImageTask as ImageTask
     from .tasks.table import register_task as register_task
@@ -88,6 +89,7 @@ _HOMES = {
     "register_task": ".tasks.table",
     "save_pretrained": ".runs.repository",
     "save_swapped": ".convert",
+    "serve": ".runs.serve",
     "swap_norms": ".convert",
     "train_run": ".runs.train",
 }
@@ -128,6 +130,7 @@ __all__ = [
     "register_task",
     "save_pretrained",
     "save_swapped",
+    "serve",
     "swap_norms",
     "train_run",
 ]

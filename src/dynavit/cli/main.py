@@ -25,6 +25,7 @@ from .parse import first_line, parse_options, take_plugins
 from .predict import predict
 from .report import report
 from .robust import robust
+from .serve import serve
 from .train import train
 
 Command = Callable[..., None]
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "fold": fold,
     "export": export,
+    "serve": serve,
     "list": Group(
         "Show what there is to choose from.",
         "thing to list",
@@ -94,6 +96,7 @@ Examples:
   dynavit fold runs/x                         the same model without the norms that fold away, in runs/x-folded
   dynavit export runs/x --fold --int8         ONNX files and how to use them, compared with the model, in runs/x-onnx
   dynavit predict runs/x-onnx photo.png       the same answers without the training code
+  dynavit serve runs/dvt                      a page and an HTTP interface: answers within a budget
   dynavit list recipes                        what they cost and what they reached
   dynavit list norms --json                   every normaliser, its options and its size, for programs
   dynavit list models --pattern "vit_*"       models of ours and of timm, and their size

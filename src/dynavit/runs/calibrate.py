@@ -329,11 +329,14 @@ def _judge(exits: Exits, split: str, seen: Seen, policy: ExitPolicy, thresholds:
 def _plain(point: Point) -> dict[str, Any]:
     """For JSON, which has no infinity."""
     thresholds = [None if threshold == EVERYONE else threshold for threshold in point.thresholds]
-    return {"thresholds": thresholds, "gmacs": point.cost, "accuracy": point.accuracy}
+    return {"thresholds": thresholds, "gmacs": point.cost, "accuracy": point.accuracy, "shares": list(point.shares)}
 
 
 def _stored_curve(run: Path, policy: ExitPolicy) -> Array:
-    """(points, exits) that were found with the policy; none if it came from elsewhere."""
+    """(points, exits) that were found with the policy; none if it came from elsewhere.
+
+    From cheap to dear no threshold falls, whatever wrote the file: with more budget no image shall leave earlier.
+    """
     stored: dict[str, Any] = read_calibration(run) or {"policy": {}}
     if stored["policy"].get("confidence_kind") != policy.confidence_kind:
         return np.empty((0, policy.exits))
@@ -342,7 +345,8 @@ def _stored_curve(run: Path, policy: ExitPolicy) -> Array:
         raise ValueError(
             f"{RunDirectory(run).calibration_file}: its curve is not of {policy.exits} exits; calibrate the run anew"
         )
-    return np.array(rows, np.float64).reshape(-1, policy.exits)
+    rows = [row for _, row in sorted(zip((point["gmacs"] for point in stored["curve"]), rows, strict=True))]
+    return np.maximum.accumulate(np.array(rows, np.float64).reshape(-1, policy.exits))
 
 
 def _spread(count: int, most: int) -> list[int]:

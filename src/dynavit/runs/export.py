@@ -19,6 +19,7 @@ from ..deploy.fold.folding import fold
 from ..engine.progress import Progress
 from ..tasks.classification import Classification
 from ..tasks.table import TASKS
+from .exit_facts import describe_calibration, describe_exits
 from .fold import beside, chosen_images, example_of
 from .overview import overview_of_run
 from .subject import Subject, WhichOptions
@@ -67,6 +68,9 @@ def export_run(
         facts |= {
             "preprocess": {**card.preprocess, "channels": len(card.preprocess["mean"])},
             "model": card.model,
+            "model_version": source["sha256"][:12],
+            "exits": describe_exits(model, card.input_size),
+            "calibration": describe_calibration(subject),
             "task": card.task,
             "norm": card.model.get("norm"),
             "source": source,

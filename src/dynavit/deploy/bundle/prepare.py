@@ -21,40 +21,56 @@ _SIXTEEN_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")  # I has 32 bits, but 16
 
 def prepare(path: str | PathLike[str], description: dict[str, Any]) -> Pixels:
     """(channels, height, width) of one image file."""
-    image = read_rgb(path)
-    size: Size = (int(description["image_size"][0]), int(description["image_size"][1]))
-    mean, std = (np.array(description[name], np.float32)[:, None, None] for name in ("mean", "std"))
-    grey = len(mean) == 1
+    return normalised(stored_pixels(read_rgb(path), description)[None], description)[0]
+
+
+def stored_pixels(image: Image.Image, description: dict[str, Any]) -> NDArray[np.uint8]:
+    """(channels, height, width) of an RGB image, cut and resized: a quarter of the memory of the model's input."""
+    image = image.convert("L") if len(description["mean"]) == 1 else image
     if description["kind"] == "files":
-        image = image.convert("L") if grey else image
-        image = _resized(image, size, description["crop_pct"], description["interpolation"])
-        return (_channels_first(_cropped(image, size)) / np.float32(255) - mean) / std
-    height, width = description["stored_size"]
-    stored = _channels_first(image.convert("L" if grey else "RGB").resize((width, height)))
-    stored = _padded(stored, size)
-    return _scaled(stored * (1 / (255 * std)) - mean / std, size)
+        size = _image_size(description)
+        image = _cropped(_resized(image, size, description["crop_pct"], description["interpolation"]), size)
+    else:
+        height, width = description["stored_size"]
+        image = image.resize((width, height))
+    pixels = np.asarray(image)
+    return np.ascontiguousarray(pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
+
+
+def normalised(pixels: NDArray[np.uint8], description: dict[str, Any]) -> Pixels:
+    """The model's input, (batch, channels, height, width), from a batch of `stored_pixels`."""
+    mean, std = (np.array(description[name], np.float32)[:, None, None] for name in ("mean", "std"))
+    values = pixels.astype(np.float32)
+    if description["kind"] == "files":
+        return (values / np.float32(255) - mean) / std
+    size = _image_size(description)
+    return _scaled(_padded(values, size) * (1 / (255 * std)) - mean / std, size)
 
 
 def read_rgb(path: str | PathLike[str]) -> Image.Image:
     """An RGB image, turned as EXIF says; transparency is dropped."""
     try:
         with open_picture(path) as opened:
-            image = upright(opened)
-            if image.mode in _SIXTEEN_BIT:  # PIL would clip at 255 instead of scaling
-                return Image.fromarray((np.asarray(image) / 257).round().clip(0, 255).astype(np.uint8)).convert("RGB")
-            if image.mode == "F":
-                raise ValueError("its pixels are floating-point numbers of unknown range; convert it to 8 or 16 bits")
-            if image.mode == "P" and "transparency" in image.info:
-                return image.convert("RGBA").convert("RGB")  # PIL warns about the direct way
-            return image.convert("RGB")
+            return as_rgb(opened)
     except Exception as error:  # a broken file makes decoders stumble in any way
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         raise ValueError(f"cannot read image {path}: {reason}") from error
 
 
-def _channels_first(image: Image.Image) -> Pixels:
-    pixels = np.asarray(image, np.float32)
-    return pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)
+def as_rgb(opened: Image.Image) -> Image.Image:
+    """An opened image in RGB, turned as EXIF says; transparency is dropped."""
+    image = upright(opened)
+    if image.mode in _SIXTEEN_BIT:  # PIL would clip at 255 instead of scaling
+        return Image.fromarray((np.asarray(image) / 257).round().clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers of unknown range; convert it to 8 or 16 bits")
+    if image.mode == "P" and "transparency" in image.info:
+        return image.convert("RGBA").convert("RGB")  # PIL warns about the direct way
+    return image.convert("RGB")
+
+
+def _image_size(description: dict[str, Any]) -> Size:
+    return int(description["image_size"][0]), int(description["image_size"][1])
 
 
 def _resized(image: Image.Image, size: Size, crop_pct: float, interpolation: str) -> Image.Image:
@@ -78,19 +94,19 @@ def _cropped(image: Image.Image, size: Size) -> Image.Image:
 
 def _padded(pixels: Pixels, size: Size) -> Pixels:
     """Images that grow by less than half their side get a black margin."""
-    stored = pixels.shape[1:]
+    stored = pixels.shape[-2:]
     if not all(side <= goal < 1.5 * side for side, goal in zip(stored, size, strict=True)):
         return pixels
     margins = [((goal - side) // 2, goal - side - (goal - side) // 2) for side, goal in zip(stored, size, strict=True)]
-    return np.pad(pixels, [(0, 0), *margins])
+    return np.pad(pixels, [*[(0, 0)] * (pixels.ndim - 2), *margins])
 
 
 def _scaled(pixels: Pixels, size: Size) -> Pixels:
     """Shrinking averages areas, growing is bilinear; both are one matrix for each axis."""
-    if pixels.shape[1:] == size:
+    if pixels.shape[-2:] == size:
         return pixels
-    weights = _area if size[0] * size[1] < pixels.shape[1] * pixels.shape[2] else _bilinear
-    rows, cols = (weights(old, new) for old, new in zip(pixels.shape[1:], size, strict=True))
+    weights = _area if size[0] * size[1] < pixels.shape[-2] * pixels.shape[-1] else _bilinear
+    rows, cols = (weights(old, new) for old, new in zip(pixels.shape[-2:], size, strict=True))
     return (rows @ pixels @ cols.T).astype(np.float32)
 
 
