@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..common.registry import Registry
-from .options import EarlyExitOptions
+from .options import DinoOptions, EarlyExitOptions
 
 if TYPE_CHECKING:
     from ..common.task import Task
@@ -18,11 +18,12 @@ TASKS: "Registry[type[Task]]" = Registry(
     entry_points="dynavit.tasks",
     built_in={
         "classification": "dynavit.tasks.classification:Classification",
+        "dino": "dynavit.tasks.dino:Dino",
         "early_exit": "dynavit.tasks.early_exit:EarlyExit",
         "listops": "dynavit.tasks.listops:ListOps",
     },
 )
-_BUILT_IN_OPTIONS: dict[str, type] = {"early_exit": EarlyExitOptions}
+_BUILT_IN_OPTIONS: dict[str, type] = {"dino": DinoOptions, "early_exit": EarlyExitOptions}
 
 
 def register_task(name: str) -> Callable[[T], T]:
