@@ -64,12 +64,16 @@ def dino_views(
 
 @dataclass(frozen=True)
 class MultiCrop:
-    """(b, c, h, w) images in [0, 1] and (b, `numbers`) uniform random numbers -> a list of views, each (b, c, *its size)."""
+    """(b, c, h, w) images in [0, 1] and (b, `numbers`) uniform random numbers -> a list of views, each (b, c, *its size).
+
+    `colours` is a factor on how much colours change, and on how often they are taken away or turned to their negative.
+    """
 
     views: tuple[View, ...]
     mirror: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    colours: float = 1.0
 
     @property
     def numbers(self) -> int:
@@ -89,34 +93,37 @@ class MultiCrop:
         mirror, jitter, *colours, grey, blur, radius, negative = numbers.unbind(1)
         boxes = random_boxes(box, (images.shape[-2], images.shape[-1]), view.scale)
         x = resized_crops(images, boxes, view.size, (mirror < 0.5) & self.mirror)
-        x = _jittered(x, jitter < JITTER, colours)
-        x = greyed(x, grey < GREY)
+        if self.colours:
+            x = _jittered(x, torch.where(jitter < JITTER, self.colours, 0.0), colours)
+            x = greyed(x, grey < GREY * self.colours)
         if largest := self.largest_radius:
             least = RADIUS[0] / RADIUS[1] * largest
             x = blurred(x, torch.where(blur < view.blur, least + (largest - least) * radius, 0.0))
-        if view.solarise:
-            x = solarised(x, negative < view.solarise)
+        if view.solarise and self.colours:
+            x = solarised(x, negative < view.solarise * self.colours)
         mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device) for values in (self.mean, self.std))
         return x.sub_(mean[:, None, None]).div_(std[:, None, None])
 
 
-def _jittered(images: Tensor, chosen: Tensor, numbers: Sequence[Tensor]) -> Tensor:
-    """Where `chosen`; elsewhere the factors are 1 and the turn is 0."""
-    brightness, contrast, saturation, hue = (torch.where(chosen, 2 * number - 1, 0.0) for number in numbers)
+def _jittered(images: Tensor, strength: Tensor, numbers: Sequence[Tensor]) -> Tensor:
+    """By a strength (b,): at 0 the factors are 1 and the turn is 0."""
+    brightness, contrast, saturation, hue = (strength * (2 * number - 1) for number in numbers)
     images = brightened(images, 1 + BRIGHTNESS * brightness)
     images = contrasted(images, 1 + CONTRAST * contrast)
     images = saturated(images, 1 + SATURATION * saturation)
     return turned_in_hue(images, HUE * hue)
 
 
-def multicrop_loader(data: DataSet, split: str, how: LoaderOptions, views: Sequence[View]) -> Loader:
+def multicrop_loader(
+    data: DataSet, split: str, how: LoaderOptions, views: Sequence[View], colours: float = 1.0
+) -> Loader:
     """Batches whose inputs are lists of views. Of the options of augmentation `flip` counts; the last step of an epoch is left
     out where it is not full."""
     for name in ("erase", "mixup", "cutmix", "label_smoothing"):
         if getattr(how.augment, name):
             raise ValueError(f"augment.{name} is for images with labels, and views have none; leave it out")
     mirror = data.mirrored if how.augment.flip is None else how.augment.flip
-    crops = MultiCrop(tuple(views), mirror, data.mean, data.std)
+    crops = MultiCrop(tuple(views), mirror, data.mean, data.std, colours)
     chosen = data.splits[split]
     if isinstance(chosen, MemorySplit):
         return MultiCropLoader(chosen, data, how, crops)

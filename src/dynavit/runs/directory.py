@@ -1,7 +1,7 @@
 """Every path and format inside a run or comparison directory. No other file spells their names.
 
 A run:          config.yaml  env.json  model.json  metrics.jsonl  metrics.csv  finished.json  checkpoints/{last,previous,best}/
-                eval/<name>.json  eval/robust/  policy.json  analysis/  tensorboard/  report.html
+                eval/<name>.json  eval/robust/  eval/probe/  policy.json  analysis/  tensorboard/  report.html
 A comparison:   comparison.json  <setting>-seed<n>/ (runs)  analysis/  report.html
 
 Training, evaluation and reports talk through these files alone. This module imports nothing but `common`, so that the engine
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from ..common.files import read_json, with_nulls, write_json, write_text
 from ..common.fits import Count
@@ -22,7 +22,9 @@ from ..common.lock import LOCK, only_writer
 from ..common.owned import LEFT_OVER, foreign_files, in_words, names, remove_ours
 
 CheckpointName = Literal["last", "best"]
-WeightsName = Literal["model", "ema"]
+WeightsName = Literal["model", "ema", "student"]
+ProtocolName = Literal["knn", "linear", "linear_cached"]
+PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)  # of frozen features
 
 REPORT = "report.html"
 BETWEEN_RENAMES = 1.0  # seconds, at most: while a checkpoint gives its name to the next one, nothing stands there
@@ -137,6 +139,7 @@ class RunDirectory(AnyDirectory):
         self.checkpoints = self.path / "checkpoints"
         self.evaluations = self.path / "eval"
         self.robustness = self.evaluations / "robust"
+        self.probes = self.evaluations / "probe"
         self.tensorboard = self.path / "tensorboard"
 
     @classmethod
@@ -200,6 +203,17 @@ class RunDirectory(AnyDirectory):
 
     def evaluation_files(self) -> list[Path]:
         return sorted(self.evaluations.glob("*.json"))
+
+    def probe_file(self, protocol: str, weights: str = "model", data: str = "") -> Path:
+        """The judgement of frozen features, named by what is not as usual."""
+        parts = [protocol, *([data.replace("/", "_")] if data else []), *([weights] if weights == "student" else [])]
+        return self.probes / f"{'-'.join(parts)}.json"
+
+    def probe_files(self) -> list[Path]:
+        return sorted(self.probes.glob("*.json"))
+
+    def features_file(self, split: str) -> Path:
+        return self.probes / f"features-{split}.safetensors"
 
     def robustness_file(self, kind: str) -> Path:
         return self.robustness / f"{kind}.json"
@@ -286,7 +300,9 @@ RUN_NAMES = names(
     rf"checkpoints/(?:last|previous|best|damaged|{LEFT_OVER})/",
     rf"checkpoints/[^/]+/(?:(?:model|ema|task)\.safetensors|state\.pt|manifest\.json|{LEFT_OVER})",
     r"eval/",
-    rf"eval/(?:(?:[^/]+-)?(?:train|val|test)(?:-best)?(?:-model|-ema)?\.json|{LEFT_OVER})",
+    rf"eval/(?:(?:[^/]+-)?(?:train|val|test)(?:-best)?(?:-model|-ema|-student)?\.json|{LEFT_OVER})",
+    r"eval/probe/",
+    rf"eval/probe/(?:(?:{'|'.join(PROTOCOLS)})(?:-[^/]+)?\.json|features-(?:train|val|test)\.safetensors|{LEFT_OVER})",
     r"eval/robust/",
     rf"eval/robust/(?:(?:{'|'.join(ROBUSTNESS)})\.json|{LEFT_OVER})",
     r"eval/robust/[^/]+-[0-9a-f]{10}/",

@@ -131,7 +131,7 @@ class Dino(ImageTask):
         if not how.train:
             self.bank = self._bank(data, how)
             return data.loader(split, how)
-        loader = multicrop_loader(data, split, how, views_of(data, self.options))
+        loader = multicrop_loader(data, split, how, views_of(data, self.options), self.options.colours)
         self.steps_per_epoch = loader.steps
         self.window_steps = -(-WINDOW // (GLOBAL_VIEWS * min(how.batch_size, loader.samples)))
         return loader

@@ -26,6 +26,7 @@ class DinoOptions:
         local_size: side of the small views in pixels; half of the image's if not given.
         global_scale: part of the area that a large view shows, from and to; 0.4,1 if not given, without small views 0.14,1.
         local_scale: part of the area that a small view shows.
+        colours: factor on how much and how often the views' colours change; less for images that have little else.
         prototypes: outputs of the head; not many more than there are images.
         hidden: width of the head.
         bottleneck: its width before the prototypes.
@@ -47,6 +48,7 @@ class DinoOptions:
     local_size: Pixels | None = None
     global_scale: list[Fraction] | None = None
     local_scale: tuple[Fraction, Fraction] = (0.05, 0.4)
+    colours: Fraction = 1.0
     prototypes: Annotated[int, Range(least=2)] = 65536
     hidden: AtLeastOne = 2048
     bottleneck: AtLeastOne = 256
