@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .runs.evaluate import evaluate_run as evaluate_run
     from .runs.model_files import load as load
     from .runs.model_files import load_released as load_released
+    from .runs.probe import probe_run as probe_run
     from .runs.robustness import evaluate_robust as evaluate_robust
     from .runs.train import train_run as train_run
     from .tasks.image import ImageTask as ImageTask
@@ -78,6 +79,7 @@ _HOMES = {
     "look_inside": ".analysis.inside.look",
     "parameter_groups": ".engine.optimiser",
     "plan_swap": ".convert",
+    "probe_run": ".runs.probe",
     "recalibrate": ".norms",
     "register_data": ".data.open",
     "register_model": ".models",
@@ -116,6 +118,7 @@ __all__ = [
     "look_inside",
     "parameter_groups",
     "plan_swap",
+    "probe_run",
     "recalibrate",
     "register_data",
     "register_model",

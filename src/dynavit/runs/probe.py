@@ -92,7 +92,7 @@ def probe_run(
     for protocol in protocols:
         if protocol not in PROTOCOLS:
             raise nearest_match_error("protocol", protocol, PROTOCOLS)
-    opened = subject.open()
+    opened = replace(subject, any_classes=True).open()
     if opened.processes.world > 1:
         raise ValueError("probes are computed by one process; start this without torchrun")
     if "train" not in opened.data.splits:
@@ -291,12 +291,13 @@ class Judge:
 
         from ..common.files import replacing
 
+        directory = self.opened.subject.directory
         for split, extracted in self.stored.items():
             own = extracted[MODEL]
             tensors = {"tokens": own.tokens, "mean": own.mean, "labels": own.labels}
             about = {name: str(value) for name, value in self.facts().items() if name not in ("split", "images")}
             digest = hashlib.sha256(own.tokens.contiguous().numpy().tobytes()).hexdigest()
-            with replacing(self.opened.subject.directory.features_file(split)) as temporary:
+            with replacing(directory.features_file(split)) as temporary:
                 save_file({key: value.contiguous() for key, value in tensors.items()}, temporary, {**about, "tokens_sha256": digest})
 
     def _tokens(self, model: nn.Module) -> Extractor:

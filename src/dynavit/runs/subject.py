@@ -60,10 +60,12 @@ class Subject(Which):
 
     Attributes:
         opened_data: a data set that is open already, in place of the one that `data` names.
+        any_classes: the data may have other classes than the model tells apart, because only its features are asked for.
     """
 
     run: Path
     opened_data: "Data | None" = None
+    any_classes: bool = False
 
     keeps_results: ClassVar[bool] = True  # in its directory
 
@@ -107,7 +109,7 @@ class Subject(Which):
     def fitted(self, data: "Data", card: "ModelCard") -> "Data":
         """Data as the model knows them; one that gives features, without outputs for classes, takes any classes."""
         facts = card.facts
-        if card.model.get("num_classes") == 0:
+        if self.any_classes or card.model.get("num_classes") == 0:
             facts.pop("classes", None)
         return data.prepared_as(facts, self.run)
 
