@@ -22,9 +22,12 @@ def tiny_task(norm="ln", seed=0, model=None, **options):
 
 
 def views(samples, seed=0, local=2, dtype=torch.float32):
+    """Random images under a little noise; small views are the same, averaged."""
     generator = torch.Generator().manual_seed(seed)
-    sizes = [SIDE, SIDE] + [LOCAL] * local
-    return [torch.randn(samples, 1, side, side, generator=generator, dtype=torch.float64).to(dtype) for side in sizes]
+    image = torch.randn(samples, 1, SIDE, SIDE, generator=generator, dtype=torch.float64)
+    small = torch.nn.functional.avg_pool2d(image, SIDE // LOCAL)
+    plain = [image, image, *[small] * local]
+    return [(view + 0.3 * torch.randn(view.shape, generator=generator, dtype=torch.float64)).to(dtype) for view in plain]
 
 
 def batch(samples, seed=0, count=None, step_count=None, **how):
