@@ -6,8 +6,8 @@ import torch
 from data.image_files import write_folder
 from dynavit.common.data import LoaderOptions
 from dynavit.data.config import AugmentConfig, DataConfig
-from dynavit.data.folder import open_folder
 from dynavit.data.dataset import DataSet, MemorySplit
+from dynavit.data.folder import open_folder
 from dynavit.data.multicrop import MultiCrop, View, dino_views, multicrop_loader
 
 VIEWS = dino_views((32, 32), (16, 16), 4, (0.4, 1.0), (0.1, 0.4))
@@ -16,7 +16,9 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 def how(train=True, batch_size=4, seed=0, augment=None, workers=0, **more):
     config = DataConfig(workers=workers)
-    return LoaderOptions(train=train, batch_size=batch_size, seed=seed, augment=augment or AugmentConfig(), config=config, **more)
+    return LoaderOptions(
+        train=train, batch_size=batch_size, seed=seed, augment=augment or AugmentConfig(), config=config, **more
+    )
 
 
 @pytest.fixture(scope="module")

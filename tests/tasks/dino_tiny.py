@@ -11,7 +11,15 @@ SIDE, LOCAL, K = 8, 4, 32
 
 
 def tiny_model(norm="ln", **options):
-    small = {"img_size": SIDE, "patch_size": 2, "embed_dim": 18, "depth": 3, "heads": 9, "norm_blocks": 2, "class_token": "late"}
+    small = {
+        "img_size": SIDE,
+        "patch_size": 2,
+        "embed_dim": 18,
+        "depth": 3,
+        "heads": 9,
+        "norm_blocks": 2,
+        "class_token": "late",
+    }
     return create_model("vit_micro", norm=norm, num_classes=0, in_chans=1, **{**small, **options})
 
 

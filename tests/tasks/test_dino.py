@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from dynavit.data.digits import open_digits
-from dynavit.data.config import AugmentConfig, DataConfig
 from dynavit.common.data import LoaderOptions
+from dynavit.data.config import AugmentConfig, DataConfig
+from dynavit.data.digits import open_digits
 from dynavit.engine.config import OptimConfig
 from dynavit.engine.optimiser import make_optimiser
 from dynavit.models import create_model
@@ -17,7 +17,7 @@ from dynavit.models.projection import MultiCropStudent, ProjectionHead, Prototyp
 from dynavit.norms import list_norms
 from dynavit.tasks.dino import Dino, views_of
 from dynavit.tasks.options import DinoOptions
-from tasks.dino_tiny import K, LOCAL, SIDE, batch, optimiser_of, step, tiny_model, tiny_task, views
+from tasks.dino_tiny import LOCAL, SIDE, K, batch, optimiser_of, step, tiny_model, tiny_task, views
 
 CPU = torch.device("cpu")
 
@@ -209,7 +209,9 @@ def test_a_step_that_is_not_made_leaves_no_trace():
 
 
 def test_schedules_follow_the_steps():
-    task = tiny_task(momentum=0.99, warmup_temperature=0.02, teacher_temperature=0.06, warmup_temperature_epochs=2, freeze_epochs=1)
+    task = tiny_task(
+        momentum=0.99, warmup_temperature=0.02, teacher_temperature=0.06, warmup_temperature_epochs=2, freeze_epochs=1
+    )
     task.steps_per_epoch = 10
     task.set_progress(0, 100)
     assert (task.temperature, task.momentum, task.frozen) == (0.02, pytest.approx(0.99), True)
@@ -243,7 +245,10 @@ def test_prototypes_are_frozen_at_first_and_not_decayed():
     for number in range(3):
         frozen = number < 2
         step(task, optimiser, [batch(4, number)], number)
-        same = [torch.equal(a, b) for a, b in zip(task.student.head.prototypes.parameters(), start.prototypes.parameters(), strict=True)]
+        same = [
+            torch.equal(a, b)
+            for a, b in zip(task.student.head.prototypes.parameters(), start.prototypes.parameters(), strict=True)
+        ]
         assert same == [frozen, frozen]
         assert not torch.equal(task.student.head.mlp[0].weight, start.mlp[0].weight)
 
@@ -257,7 +262,9 @@ def test_every_norm_takes_two_steps(norm):
     for module in task.modules():
         if hasattr(module, "defer_statistics"):
             module.defer_statistics(True)
-    commits = [module.commit_statistics for module in task.modules() if module is not task and hasattr(module, "commit_statistics")]
+    commits = [
+        module.commit_statistics for module in task.modules() if module is not task and hasattr(module, "commit_statistics")
+    ]
     optimiser = optimiser_of(task, 1e-3)
     for number in range(2):
         loss = step(task, optimiser, [batch(6, number)], number)["loss"]

@@ -26,8 +26,15 @@ TINY = {
     "lr": 1e-3,
     "seed": 3,
     "task_options": {
-        **{"local_crops": 2, "local_size": 4, "local_scale": [0.3, 0.6], "prototypes": 32, "hidden": 24, "bottleneck": 8},
-        **{"bank": 60, "neighbours": 5, "momentum": 0.99},
+        "local_crops": 2,
+        "local_size": 4,
+        "local_scale": [0.3, 0.6],
+        "prototypes": 32,
+        "hidden": 24,
+        "bottleneck": 8,
+        "bank": 60,
+        "neighbours": 5,
+        "momentum": 0.99,
     },
     "model_options": {"embed_dim": 18, "heads": 9, "depth": 2, "norm_blocks": 1, "class_token": "late", "drop_path_rate": 0.1},
     "loading": {"limit": 60, "val_limit": 20, "test_limit": 20},
@@ -64,7 +71,12 @@ class Killed(BaseException):
 
 def test_what_a_run_holds(whole):
     own = load_file(whole.checkpoints / "last" / "task.safetensors")
-    assert {"task:centre", "task:watch.detector", "task:student.head.prototypes.v", "task:teacher_head.prototypes.v"} <= own.keys()
+    assert {
+        "task:centre",
+        "task:watch.detector",
+        "task:student.head.prototypes.v",
+        "task:teacher_head.prototypes.v",
+    } <= own.keys()
     steps = [line for line in lines(whole) if line["kind"] == "train"]
     assert len(steps) == 6 and {"loss", "code_entropy", "kl", "weight_decay", "lr"} <= steps[0].keys()
     scalars = [line["values"]["task:"] for line in lines(whole) if line["kind"] == "scalars"]

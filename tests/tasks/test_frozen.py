@@ -40,7 +40,9 @@ def test_a_late_class_token_does_not_reach_far():
     assert blocks_with_token(model) == 2
     FeatureSet.of("cls:2").check(model)
     FeatureSet.of("cls_or_mean:4").check(model)
-    with pytest.raises(ValueError, match="cls:3 need a class token in the last 3 blocks, and the model's is there in the last 2 of 5"):
+    with pytest.raises(
+        ValueError, match="cls:3 need a class token in the last 3 blocks, and the model's is there in the last 2 of 5"
+    ):
         FeatureSet.of("cls:3").check(model)
     with pytest.raises(ValueError, match="the model has 5 blocks, not 6"):
         FeatureSet.of("cls_or_mean:6").check(model)

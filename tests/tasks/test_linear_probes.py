@@ -67,7 +67,7 @@ def test_a_step_of_all_heads_is_torchs_sgd():
 
 def test_rates_are_the_ladder():
     assert len(RATES) == 13 and RATES[0] == pytest.approx(1e-5) and RATES[-1] == 0.1
-    assert RATES == tuple(sorted(RATES))
+    assert tuple(sorted(RATES)) == RATES
 
 
 def test_the_best_head_of_several_feature_sets():

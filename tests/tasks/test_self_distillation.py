@@ -92,7 +92,11 @@ def test_sinkhorn_is_the_plain_iteration_and_shares_prototypes_out():
     torch.testing.assert_close(found.flatten(0, 1), (q * q.shape[1]).T)
     torch.testing.assert_close(found.sum(-1), torch.ones(2, B, dtype=torch.float64))
     shares = found.flatten(0, 1).mean(0)
-    assert float((shares - 1 / K).abs().max()) < 0.02 < float((centred_targets(teacher, 0, TAU_T).mean((0, 1)) - 1 / K).abs().max())
+    assert (
+        float((shares - 1 / K).abs().max())
+        < 0.02
+        < float((centred_targets(teacher, 0, TAU_T).mean((0, 1)) - 1 / K).abs().max())
+    )
 
 
 def test_samples_that_do_not_count_change_nothing_in_sinkhorn():

@@ -84,6 +84,7 @@ class Task(nn.Module):
     name: ClassVar[str] = ""
     Options: ClassVar[type] = NoOptions
     leaves_early: ClassVar[bool] = False  # whether thresholds may end a prediction early
+    gives_features: ClassVar[bool] = False  # whether the model's outputs are features of images, and not answers
     other_weights: ClassVar[Mapping[str, str]] = {}
     metrics: Sequence[Metric] = ()
     model: nn.Module

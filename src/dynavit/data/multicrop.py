@@ -114,9 +114,7 @@ def _jittered(images: Tensor, strength: Tensor, numbers: Sequence[Tensor]) -> Te
     return turned_in_hue(images, HUE * hue)
 
 
-def multicrop_loader(
-    data: DataSet, split: str, how: LoaderOptions, views: Sequence[View], colours: float = 1.0
-) -> Loader:
+def multicrop_loader(data: DataSet, split: str, how: LoaderOptions, views: Sequence[View], colours: float = 1.0) -> Loader:
     """Batches whose inputs are lists of views. Of the options of augmentation `flip` counts; the last step of an epoch is left
     out where it is not full."""
     for name in ("erase", "mixup", "cutmix", "label_smoothing"):

@@ -12,13 +12,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from ..common.batch import Batch
 from ..common.fits import check_fits
 from .checkpoint import STATE, Checkpoints, Snapshot, State
+from .clip import clip_each
 from .clock import Clock
 from .compiling import Compiled
 from .config import TrainPlan
 from .contract import Task
 from .ema import Ema
 from .finite import explain
-from .clip import clip_each
 from .optimiser import load_optimiser_state, make_optimiser, optimiser_state, set_lr, set_weight_decay
 from .optional import optional_methods
 from .processes import Processes

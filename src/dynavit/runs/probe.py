@@ -112,7 +112,9 @@ def probe_run(
         return results
     with keeping(subject.directory) as keeper:
         for protocol, result in results.items():
-            file = subject.directory.probe_file(protocol, opened.source["weights"], opened.data.name if not opened.is_own_data else "")
+            file = subject.directory.probe_file(
+                protocol, opened.source["weights"], opened.data.name if not opened.is_own_data else ""
+            )
             result["file"] = str(file)
             keeper.keep(lambda file=file, result=result: write_json(file, with_nulls(result)))  # type: ignore[misc]
         keeper.keep(judge.write_features)
@@ -219,9 +221,7 @@ class Judge:
             }
             for name in self.extractors
         }
-        held_out = {
-            name: {key: kept[name].select(each)[held] for key, each in of[name].items()} for name in self.extractors
-        }
+        held_out = {name: {key: kept[name].select(each)[held] for key, each in of[name].items()} for name in self.extractors}
         loader = self._augmented(train, batch_size)
         total, step = epochs * loader.steps, 0
         course: list[Tensor] = []  # after each epoch: the answers of the head that is best on what is kept back by then
@@ -250,9 +250,7 @@ class Judge:
         best = max(float((answers == asked.labels).double().mean()) for answers in course)
         return {**found, "features": found[MODEL]["chosen"]["features"], "best_epoch_selected_on_test": best}
 
-    def _answers(
-        self, heads: dict[str, Heads], held: dict[str, Tensor], labels: Tensor, sets: dict[str, FeatureSet]
-    ) -> Tensor:
+    def _answers(self, heads: dict[str, Heads], held: dict[str, Tensor], labels: Tensor, sets: dict[str, FeatureSet]) -> Tensor:
         """(n,) classes for the split, by the head that is best on what is kept back."""
         key, number, _ = best_head(heads, held, labels)
         return heads[key].logits(self.pieces(self.split, MODEL).select(sets[key]))[number].argmax(-1)
@@ -298,7 +296,9 @@ class Judge:
             about = {name: str(value) for name, value in self.facts().items() if name not in ("split", "images")}
             digest = hashlib.sha256(own.tokens.contiguous().numpy().tobytes()).hexdigest()
             with replacing(directory.features_file(split)) as temporary:
-                save_file({key: value.contiguous() for key, value in tensors.items()}, temporary, {**about, "tokens_sha256": digest})
+                save_file(
+                    {key: value.contiguous() for key, value in tensors.items()}, temporary, {**about, "tokens_sha256": digest}
+                )
 
     def _tokens(self, model: nn.Module) -> Extractor:
         return lambda images: token_pieces(model, images, self.features.blocks)

@@ -56,6 +56,7 @@ class Dino(ImageTask):
 
     name: ClassVar[str] = "dino"
     Options: ClassVar[type] = DinoOptions
+    gives_features: ClassVar[bool] = True
     other_weights: ClassVar[dict[str, str]] = {"student": "student.backbone."}
     metrics: Sequence[Metric] = (
         Metric("knn", "k-NN top-1", percent=True),
@@ -68,9 +69,7 @@ class Dino(ImageTask):
         super().__init__(model)
         self.options = options
         dim = feature_size(model)
-        head = ProjectionHead(
-            dim, options.hidden, options.bottleneck, options.prototypes, trained_length=options.train_length
-        )
+        head = ProjectionHead(dim, options.hidden, options.bottleneck, options.prototypes, trained_length=options.train_length)
         self.student = MultiCropStudent(copy.deepcopy(model), head)
         self.teacher_head = copy.deepcopy(head)
         for part in (self.model, self.teacher_head):
@@ -88,7 +87,9 @@ class Dino(ImageTask):
     @classmethod
     def check_data(cls, data: Any) -> None:
         if not isinstance(data, DataSet):
-            raise ValueError(f"the task dino makes views of images, and {data.name} is a {type(data).__name__}; leave --task out")
+            raise ValueError(
+                f"the task dino makes views of images, and {data.name} is a {type(data).__name__}; leave --task out"
+            )
 
     @classmethod
     def outputs(cls, data: Any, options: Any) -> int:
@@ -250,6 +251,20 @@ class Dino(ImageTask):
 
     def evaluator(self) -> Evaluator:
         return NeighbourEvaluator(self)
+
+    # ---- What a person sees
+
+    @classmethod
+    def report_sections(cls, run: Any) -> Sequence[Any]:
+        from ..analysis.report.sections.self_distillation import run_sections
+
+        return run_sections(run)
+
+    @classmethod
+    def comparison_sections(cls, comparison: Any) -> Sequence[Any]:
+        from ..analysis.report.sections.self_distillation import comparison_sections
+
+        return comparison_sections(comparison)
 
 
 def views_of(data: DataSet, options: DinoOptions) -> tuple[View, ...]:

@@ -40,7 +40,9 @@ class FeatureSet:
         """
         match = _NAME.fullmatch(name)
         if match is None:
-            raise ValueError(f"features {name!r}: cls:N or cls_or_mean:N of the last N blocks, +mean behind either, as cls:1+mean")
+            raise ValueError(
+                f"features {name!r}: cls:N or cls_or_mean:N of the last N blocks, +mean behind either, as cls:1+mean"
+            )
         return cls(int(match[2]), match[1] == "cls", match[3] is not None)
 
     def __str__(self) -> str:
@@ -50,7 +52,9 @@ class FeatureSet:
         """ValueError where the model has fewer blocks, or fewer with a class token."""
         depth, with_token = depth_of(model), blocks_with_token(model)
         if self.blocks > depth:
-            raise ValueError(f"features {self}: the model has {depth} blocks, not {self.blocks}; take cls_or_mean:{depth} or less")
+            raise ValueError(
+                f"features {self}: the model has {depth} blocks, not {self.blocks}; take cls_or_mean:{depth} or less"
+            )
         if self.needs_token and self.blocks > with_token:
             raise ValueError(
                 f"features {self} need a class token in the last {self.blocks} blocks, and the model's is there in the last "

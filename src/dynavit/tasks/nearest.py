@@ -1,6 +1,6 @@
 """k nearest neighbours as a judge of features (Wu et al. 2018, arXiv 1805.01978).
 
-    score_c(x) = sum over the k most similar x_j of [y_j = c] exp(<x, x_j> / 0.07),   features on the unit sphere
+score_c(x) = sum over the k most similar x_j of [y_j = c] exp(<x, x_j> / 0.07),   features on the unit sphere
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,9 @@ USUAL = 20  # the k that results are named by
 CHUNK = 2**25  # numbers at a time
 
 
-def neighbour_scores(bank: Tensor, labels: Tensor, queries: Tensor, classes: int, neighbours: Iterable[int]) -> dict[int, Tensor]:
+def neighbour_scores(
+    bank: Tensor, labels: Tensor, queries: Tensor, classes: int, neighbours: Iterable[int]
+) -> dict[int, Tensor]:
     """{k: scores (q, classes)} of queries (q, c) by a bank (n, c) with labels (n,).
 
     Equal scores count for the class of the lowest number; features are brought to the unit sphere here.
