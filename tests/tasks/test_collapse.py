@@ -83,7 +83,7 @@ def test_it_fires_where_targets_are_sharp_and_nothing_centres_them():
         with torch.no_grad():  # as a common part of all features does: one prototype is nearest to every image
             task.teacher_head.mlp[-1].bias.copy_(task.teacher_head.prototypes.v[0] * 10)
 
-    task, told = trained(20, one_direction, teacher_temperature=0.005, centre_momentum=1.0)
+    _, told = trained(20, one_direction, teacher_temperature=0.005, centre_momentum=1.0)
     assert "collapse (one-prototype)" in told[0], told
 
 

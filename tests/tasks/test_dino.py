@@ -258,7 +258,7 @@ def test_prototypes_are_frozen_at_first_and_not_decayed():
 
 @pytest.mark.parametrize("norm", list_norms())
 def test_every_norm_takes_two_steps(norm):
-    task = tiny_task(norm, model={} if norm not in ("bn",) else {}).train()
+    task = tiny_task(norm).train()
     for module in task.modules():
         if hasattr(module, "defer_statistics"):
             module.defer_statistics(True)

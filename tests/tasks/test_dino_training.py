@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,7 +166,7 @@ def test_two_processes_are_as_one(tmp_path, targets):
     plain = json.loads(json.dumps(TINY)) | {"batch_size": 25, "engine": {**TINY["engine"], "precision": "float64"}}
     plain["model_options"]["drop_path_rate"] = 0.0  # processes draw their own
     plain["task_options"]["targets"] = targets
-    tests = os.path.dirname(os.path.dirname(__file__))
+    tests = str(Path(__file__).parents[1])
     (tmp_path / "worker.py").write_text(WORKER)
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(tmp_path / "worker.py")]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -76,8 +76,8 @@ def probe_run(
 ) -> dict[str, dict[str, Any]]:
     """{protocol: result} of a run's frozen features; each is written to eval/probe/PROTOCOL.json, the features beside them.
 
-    A run of the task dino is judged by its teacher's backbone; `weights="student"` takes the other. Any other run, and pretrained
-    weights as in `evaluate_run`, can be judged too.
+    A run of the task dino is judged by its teacher's backbone; `weights="student"` takes the other. Any other run, and
+    pretrained weights as in `evaluate_run`, can be judged too.
 
     Args:
         features: of the linear protocols, see `tasks.frozen`; cls_or_mean:4, or of as many blocks as there are, if not given,
@@ -142,7 +142,8 @@ def verdict(result: dict[str, Any]) -> str:
     behind = [f"{name} ({value:.1%})" for name, value in others.items() if own <= value]
     if behind:
         return f"learned nothing that shows here: {own:.1%} is not above {' and '.join(behind)}"
-    return f"above pixels by {100 * (own - others[PIXELS]):.1f} points and above a random network by {100 * (own - others[RANDOM]):.1f}"
+    ahead = {name: f"{100 * (own - value):.1f}" for name, value in others.items()}
+    return f"above pixels by {ahead[PIXELS]} points and above a random network by {ahead[RANDOM]}"
 
 
 class Judge:

@@ -21,8 +21,8 @@ LEAST_RANK = 2.0
 IN_A_ROW = 3  # windows
 
 HINTS = (
-    "what helped others: sharper targets (--task.teacher_temperature 0.02), fewer prototypes (--task.prototypes), a teacher that "
-    "moves faster (--task.momentum 0.99) or prototypes frozen for longer (--task.freeze_epochs)"
+    "what helped others: sharper targets (--task.teacher_temperature 0.02), fewer prototypes (--task.prototypes), another "
+    "pace of the teacher (--task.momentum 0.99 or 0.996), prototypes frozen for longer (--task.freeze_epochs)"
 )
 
 
@@ -123,6 +123,6 @@ class CollapseWatch(nn.Module):
         }[kind]
         return (
             f"collapse ({kind}) seen at step {step}: {meaning}. Codes carry {found['information']:.2f} nats about their image "
-            f"(entropy {found['code_entropy']:.2f} of ln {prototypes} = {math.log(prototypes):.2f}), features have an effective "
-            f"rank of {found['effective_rank']:.1f}; {HINTS}"
+            f"(entropy {found['code_entropy']:.2f} of ln {prototypes} = {math.log(prototypes):.2f}), features have an "
+            f"effective rank of {found['effective_rank']:.1f}; {HINTS}"
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .nearest import accuracies
 
-RATES = tuple(base * 10.0**power for power in (-5, -4, -3, -2) for base in (1.0, 2.0, 5.0)) + (0.1,)  # for 256 images
+RATES = (*(base * 10.0**power for power in (-5, -4, -3, -2) for base in (1.0, 2.0, 5.0)), 0.1)  # for 256 images
 MOMENTUM = 0.9
 
 

@@ -41,7 +41,7 @@ class NeighbourEvaluator(Evaluator):
         self.add("queries", [_kept(self.task.model, batch)])
 
     def results(self) -> Iterator[tuple[str, float]]:
-        """knn and linear, top-1, of features; knn_pixels of the images themselves. not_finite counts images without features."""
+        """knn and linear, top-1, of features; knn_pixels of the images themselves. not_finite counts images without."""
         if not self.samples:
             raise ValueError("nothing was evaluated: no sample could be read")
         features, pixels, labels = _together(self.totals["queries"])

@@ -36,7 +36,7 @@ class DinoOptions:
         warmup_temperature: where it begins; teacher_temperature if not given.
         warmup_temperature_epochs: length of the way there.
         momentum: the teacher's share of itself at the first step; it ends at 1. 0.99 for a few thousand steps.
-        targets: centre subtracts a running mean from the teacher's outputs; sinkhorn shares prototypes out evenly in each batch.
+        targets: centre subtracts a running mean from the teacher's outputs; sinkhorn shares prototypes out in each batch.
         centre_momentum: the centre's share of itself in a step; 1 keeps it at 0.
         freeze_epochs: prototypes stay as they are for so long.
         on_collapse: warn and go on, or stop with a checkpoint and exit code 3.

@@ -38,7 +38,7 @@ def sinkhorn_targets(logits: Tensor, count: int, temperature: float) -> Tensor:
 
     Only the first `count` samples take part; the others, which have no weight in the loss, get a softmax.
     """
-    views, samples, prototypes = logits.shape
+    views, _, prototypes = logits.shape
     scaled = logits / temperature
     largest = max_over_processes(scaled.max())
     matrix = (scaled[:, :count] - largest).exp().flatten(0, 1)  # (i count, k)

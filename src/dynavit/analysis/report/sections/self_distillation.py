@@ -22,7 +22,7 @@ CURVES = (
     (
         "code_entropy",
         "mean entropy of a code, nats",
-        "Mean entropy of the teacher's codes. A uniform code has the logarithm of the number of prototypes, a single one has 0.",
+        "Mean entropy of the teacher's codes. A uniform code has the logarithm of the number of prototypes, a single one 0.",
     ),
     ("effective_rank", "effective rank", "Directions that the teacher's features spread over; 1 where all are the same."),
     ("prototypes_used", "prototypes", "Prototypes that are the largest of at least one code in a window."),
