@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .runs.hub import push_to_hub as push_to_hub
     from .runs.model_files import load as load
     from .runs.model_files import load_released as load_released
+    from .runs.probe import probe_run as probe_run
     from .runs.repository import save_pretrained as save_pretrained
     from .runs.robustness import evaluate_robust as evaluate_robust
     from .runs.serve import serve as serve
@@ -81,6 +82,7 @@ _HOMES = {
     "look_inside": ".analysis.inside.look",
     "parameter_groups": ".engine.optimiser",
     "plan_swap": ".convert",
+    "probe_run": ".runs.probe",
     "push_to_hub": ".runs.hub",
     "recalibrate": ".norms",
     "register_data": ".data.open",
@@ -122,6 +124,7 @@ __all__ = [
     "look_inside",
     "parameter_groups",
     "plan_swap",
+    "probe_run",
     "push_to_hub",
     "recalibrate",
     "register_data",

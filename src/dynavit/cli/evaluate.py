@@ -18,6 +18,10 @@ def evaluate(
     which: Which,
     split: str | None = None,
     batch_size: AtLeastOne = 256,
+    protocol: str | None = None,
+    features: str | None = None,
+    neighbours: list[int] | None = None,
+    probe_epochs: AtLeastOne = 100,
     model: str | None = None,
     trust_pt2: bool = False,
     save_predictions: bool = False,
@@ -30,10 +34,20 @@ def evaluate(
     --model; those need --data, and nothing is written. In Python: `dynavit.evaluate_run(run)`. Errors on corrupted images:
     `dynavit robust`.
 
+    --protocol judges frozen features instead, of any model: by nearest neighbours (knn), by logistic regression on features
+    computed once (linear_cached), by linear classifiers trained on augmented images (linear); several with commas. Beside each
+    number stand those of raw pixels and of the same network with random weights. Written to RUN/eval/probe/PROTOCOL.json, the
+    features beside it. In Python: `dynavit.probe_run(run, ["knn"])`.
+
     Args:
         run: directory of a run or a bundle, timm:NAME, or a file of weights.
         split: test, val or train; test where there is one, otherwise val, if not given.
         batch_size: images at a time.
+        protocol: knn, linear_cached, linear, or several with commas.
+        features: of the linear protocols: cls:N or cls_or_mean:N of the last N blocks, with +mean also the mean of patches;
+            cls_or_mean:4 if not given, as far as there are blocks.
+        neighbours: of knn; 10,20,100,200 if not given.
+        probe_epochs: of linear.
         model: for a file of weights: the model they belong to.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it; without this it is refused.
         save_predictions: also write every answer to RUN/eval/predictions/SPLIT.json; detections in COCO's form.
@@ -45,6 +59,28 @@ def evaluate(
     from ..runs.foreign import asked_of
 
     subject = asked_of(run, which, model=model, trust_pt2=trust_pt2)
+    if protocol is not None:
+        from ..runs.probe import probe_run
+
+        found = probe_run(
+            subject,
+            [word.strip() for word in protocol.split(",") if word.strip()],
+            features=features,
+            split=split,
+            neighbours=neighbours,
+            epochs=probe_epochs,
+            batch_size=batch_size,
+            progress=choose_progress(quiet or json),
+        )
+        if json:
+            print(json_.dumps(found))
+        else:
+            for result in found.values():
+                _print_probe(run, result)
+        for result in found.values():
+            if "not_stored" in result:
+                raise NotStoredError(result["not_stored"])
+        return
     shown = choose_progress(quiet or json)
     result = evaluate_run(subject, split=split, batch_size=batch_size, progress=shown, save_predictions=save_predictions)
     if json:
@@ -59,6 +95,26 @@ def evaluate(
         tell_next(*steps, quiet=quiet or not subject.keeps_results)
     if "not_stored" in result:
         raise NotStoredError(result["not_stored"])
+
+
+def _print_probe(run: Path, result: dict[str, Any]) -> None:
+    names = {"model": f"features ({result['features']})", "random": "the same, random network", "pixels": "pixels"}
+    rows = [[label, f"{result[name]['top1']:.2%}", f"{result[name]['top5']:.2%}"] for name, label in names.items()]
+    for k, by_k in result["model"].get("by_k", {}).items():
+        if k != str(result["neighbours"]):
+            rows.append([f"features, k = {k}", f"{by_k['top1']:.2%}", f"{by_k['top5']:.2%}"])
+    if "best_epoch_selected_on_test" in result:
+        rows.append(["best epoch, selected on test", f"{result['best_epoch_selected_on_test']:.2%}", "–"])
+    head = f"k-NN, k = {result['neighbours']}" if result["protocol"] == "knn" else result["protocol"]
+    print_table(
+        f"{run} ({result['checkpoint']}, {result['weights']} weights), {head}: {result['split']} of {result['data']}, "
+        f"{result['images']} images, {result['train_images']} to learn from",
+        ["by", "top-1", "top-5"],
+        rows,
+    )
+    print(result["verdict"])
+    if result.get("file") is not None:
+        print(f"written to {result['file']}")
 
 
 def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..common.ended import EndedError
 from ..common.registry import nearest_match_error
 from ..runs.keep import NotStoredError
 from .analyze import analyze
@@ -114,12 +115,13 @@ Every command takes --plugin FILE.py, a file that registers norms, tasks, data s
 DYNAVIT_DEBUG=1 shows the traceback behind an error."""
 
 NOT_STORED = 1
+ENDED = 3
 WRONG_USE = 2  # the exit code of argparse and most Unix tools for a call that makes no sense
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code: 0 done, 1 done and told but not stored, 2 wrong use or bad input, 130
-    interrupted."""
+    """Run one command and return the exit code: 0 done, 1 done and told but not stored, 2 wrong use or bad input, 3 a
+    training that its task has ended (a collapse), 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         _dispatch(words)
@@ -134,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("DYNAVIT_DEBUG") == "1":
             raise
         print("dynavit: " + " ".join(str(error).split()), file=sys.stderr)
-        return NOT_STORED if isinstance(error, NotStoredError) else WRONG_USE
+        return NOT_STORED if isinstance(error, NotStoredError) else ENDED if isinstance(error, EndedError) else WRONG_USE
     return 0
 
 

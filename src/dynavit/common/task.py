@@ -81,13 +81,19 @@ class Task(nn.Module):
         metrics: results that a person reads, in that order. The first one chooses the best checkpoint and is what comparisons
             compare; without any, only the loss is shown and no checkpoint is the best.
         model: what is trained and kept.
+        other_weights: further models of the same kind that a checkpoint holds beside it, by the name that `--weights` takes,
+            with the beginning of their names in the task's state.
+        ends: a reason to end the training here, if there is one. It ends with a checkpoint and an `EndedError`.
     """
 
     name: ClassVar[str] = ""
     Options: ClassVar[type] = NoOptions
     leaves_early: ClassVar[bool] = False  # whether thresholds may end a prediction early
+    gives_features: ClassVar[bool] = False  # whether the model's outputs are features of images, and not answers
+    other_weights: ClassVar[Mapping[str, str]] = {}
     metrics: Sequence[Metric] = ()
     model: nn.Module
+    ends: str | None = None
 
     def __init__(self, model: nn.Module, data: Any = None, options: Any = None) -> None:
         super().__init__()
@@ -120,6 +126,10 @@ class Task(nn.Module):
 
     def before_update(self) -> None:
         """Gradients are complete and not clipped yet: a task may clip or drop some of its own."""
+
+    def events(self) -> Iterable[str]:
+        """Sentences about what the last step showed, for the user and the log; asked after each step, on every process."""
+        return ()
 
     # ---- Evaluation
 

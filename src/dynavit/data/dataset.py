@@ -143,7 +143,7 @@ class DataSet:
 
         A `crop_pct` of their own stays: such files are cut already.
         """
-        classes, known = facts["classes"], facts["preprocess"]
+        classes, known = facts.get("classes", self.classes), facts["preprocess"]
         if len(self.classes) != len(classes):
             raise ValueError(f"{self.name} has {len(self.classes)} classes, the model of {user} tells {len(classes)} apart")
         if self.channels != len(known["mean"]):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from PIL.Image import Image
@@ -26,7 +27,15 @@ class FileLoader:
     others keep their weight in the step: `step_count` still counts the broken one, whichever process it belongs to.
     """
 
-    def __init__(self, split: FileSplit | MapSplit, dataset: DataSet, how: LoaderOptions) -> None:
+    def __init__(
+        self,
+        split: FileSplit | MapSplit,
+        dataset: DataSet,
+        how: LoaderOptions,
+        transform: Callable[[Image], Any] | None = None,
+        join: Callable[[list[Any]], Any] = torch.stack,
+    ) -> None:
+        """`transform` makes something else of an image than the data set's own transform, `join` a batch of them."""
         self.split, self.how = split, how
         self.augment: AugmentConfig = how.augment
         self.config: DataConfig = how.config
@@ -34,9 +43,9 @@ class FileLoader:
         self.samples = len(split)
         self.steps = steps_in(self.samples, how.batch_size)
         self.mix = step_mixer(len(dataset.classes), how)
-        transform = _transform(dataset, how.train, self.augment)
+        transform = transform or _transform(dataset, how.train, self.augment)
         read, keys = (_read_files(transform), split.paths) if isinstance(split, FileSplit) else (split.read, split.keys)
-        reader = Reader(read, transform, torch.stack, how.seed)
+        reader = Reader(read, transform, join, how.seed)
         self.readers = Readers(reader, keys, self.config.workers, pin_memory=torch.device(how.device).type == "cuda")
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[list[Batch]]:
@@ -52,13 +61,16 @@ class FileLoader:
             raise ValueError(f"{broken[0]} (without --strict it would be left out)")
         images, kept = answer.samples, part.draws[answer.kept]
         if images is None:  # something has to go through the model: a black image, beside any label
-            images, kept = torch.zeros(1, *self.shape), part.draws[:1]
+            images, kept = self._black(), part.draws[:1]
         index, count = kept % self.samples, min(part.count, len(answer.kept))
         batch = Batch(images, self.split.labels[index], index, count, part.step_count, broken)
         return batch.to(self.how.device, self.how.dtype)
 
+    def _black(self) -> Any:
+        return torch.zeros(1, *self.shape)
 
-def _read_files(transform: Transform) -> Callable[[str], Image]:
+
+def _read_files(transform: Callable[[Image], Any]) -> Callable[[str], Image]:
     """Reads files, those for a random crop as small as it allows."""
     first = getattr(transform, "transforms", [None])[0]
     return partial(read_image, reduction=first.reduction) if isinstance(first, RandomCrop) else read_image

@@ -16,6 +16,7 @@ class OptimConfig:
     Attributes:
         algorithm: adamw, or sgd with momentum, which many fine-tune with.
         weight_decay: not applied to biases, norms and what the model itself exempts. sgd adds it to the gradient.
+        weight_decay_end: where half a cosine from weight_decay leads in the course of the training; constant if not given.
         decay_all: apply it to these too.
         betas: of AdamW.
         eps: of AdamW.
@@ -25,6 +26,7 @@ class OptimConfig:
         warmup_steps: the same in steps, in place of warmup_epochs if it is not 0.
         min_lr: where the cosine ends, as a fraction of the learning rate.
         clip: largest norm of the gradient; 0 leaves it as it is.
+        clip_mode: that norm is of all gradients together (global), or of each parameter's by itself (per_tensor).
         accumulate: micro-batches per step; memory falls. Results stay, except for norms with batch statistics and mixing.
         layer_decay: factor on the learning rate per layer from the last to the first; 1 treats them alike.
         backbone_lr: factor on the learning rate of everything but the classifier, beside layer_decay; for fine-tuning.
@@ -32,6 +34,7 @@ class OptimConfig:
 
     algorithm: Literal["adamw", "sgd"] = "adamw"
     weight_decay: NotNegative = 0.05
+    weight_decay_end: NotNegative | None = None
     decay_all: bool = False
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Positive = 1e-8
@@ -41,6 +44,7 @@ class OptimConfig:
     warmup_steps: Count = 0
     min_lr: Fraction = 0.01
     clip: NotNegative = 1.0
+    clip_mode: Literal["global", "per_tensor"] = "global"
     accumulate: AtLeastOne = 1
     layer_decay: Positive = 1.0
     backbone_lr: NotNegative = 1.0

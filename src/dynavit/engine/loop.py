@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.batch import Batch
+from ..common.ended import EndedError
 from ..common.json_lines import json_lines
 from ..runs.directory import RunDirectory
 from .checkpoint import Checkpoints
@@ -169,6 +170,8 @@ def train(
                 broken += (message for batch in batches for message in batch.broken)
 
                 # ---- What is known after this step
+                for text in task.events():
+                    note(text)
                 log_due = done % engine.log_every == 0 or done == total
                 if processes.world == 1 or log_due:
                     tell_broken()
@@ -183,7 +186,10 @@ def train(
 
                 # ---- What is kept of it
                 due = done % engine.checkpoint_every == 0 if engine.checkpoint_every else epoch_ends
-                keep(interrupt, due=due or done == total, asking=processes.world == 1 or log_due)
+                ends = task.ends is not None
+                keep(interrupt, due=due or ends or done == total, asking=processes.world == 1 or log_due)
+                if ends:
+                    raise EndedError(f"ended after step {done} of {total}, with a checkpoint: {task.ends}")
 
         # ---- The end
         if processes.is_main:

@@ -22,6 +22,11 @@ def make_optimiser(task: Task, config: OptimConfig, device: torch.device) -> Opt
         task.model, config.weight_decay, config.layer_decay, config.backbone_lr, decay_all=config.decay_all
     )
     groups += own_groups(task, config.weight_decay, config.decay_all)
+    if config.weight_decay_end is not None and not config.weight_decay:
+        raise ValueError(
+            f"optim.weight_decay_end={config.weight_decay_end} is where the decay leads to, and optim.weight_decay=0 decays "
+            "nothing; begin with a small one, such as 1e-6"
+        )
     if not groups:
         raise ValueError("there is no parameter to train: all of them are frozen")
     if config.algorithm == "adamw":
@@ -35,6 +40,13 @@ def make_optimiser(task: Task, config: OptimConfig, device: torch.device) -> Opt
 def set_lr(optimiser: Optimizer, lr: float) -> None:
     for group in optimiser.param_groups:
         group["lr"] = lr * group["lr_scale"]
+
+
+def set_weight_decay(optimiser: Optimizer, weight_decay: float) -> None:
+    """For the groups that are decayed at all."""
+    for group in optimiser.param_groups:
+        if group["weight_decay"]:
+            group["weight_decay"] = weight_decay
 
 
 def parameter_groups(

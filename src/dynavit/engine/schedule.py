@@ -25,6 +25,15 @@ def rsqrt_warmup(step: int, total: int, warmup_steps: int, base: float, min_frac
     return base * step / warmup_steps if step < warmup_steps else base * math.sqrt(warmup_steps / step)
 
 
+def half_cosine(step: int, total: int, start: float, end: float) -> float:
+    """From `start` at step 0 along half a cosine, so that step `total`, the first after the last, would have `end`.
+
+    >>> [half_cosine(step, 4, 1.0, 0.0) for step in (0, 2, 4)]
+    [1.0, 0.5, 0.0]
+    """
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * step / total))
+
+
 def steps(step: int, total: int, warmup_steps: int, base: float, min_fraction: float) -> float:
     """A linear rise from a thousandth of `base`; a tenth of it after 2/3 of the training, a hundredth after 11/12.
 

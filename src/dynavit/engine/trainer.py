@@ -12,16 +12,17 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from ..common.batch import Batch
 from ..common.fits import check_fits
 from .checkpoint import STATE, Checkpoints, Snapshot, State
+from .clip import clip_each
 from .clock import Clock
 from .compiling import Compiled
 from .config import TrainPlan
 from .contract import Task
 from .ema import Ema
 from .finite import explain
-from .optimiser import load_optimiser_state, make_optimiser, optimiser_state, set_lr
+from .optimiser import load_optimiser_state, make_optimiser, optimiser_state, set_lr, set_weight_decay
 from .optional import optional_methods
 from .processes import Processes
-from .schedule import lr_at
+from .schedule import half_cosine, lr_at
 from .seeding import seed_everything
 from .sharded import assign, gathered, whole_number
 from .task_state import may_lack, own_state, trained_parameters
@@ -98,12 +99,16 @@ class Trainer:
     def update(self, batches: list[Batch], compiled: Compiled) -> None:
         lr = self.lr_at(self.step)
         set_lr(self.optimiser, lr)
+        if (decay := self.weight_decay_at(self.step)) is not None:
+            set_weight_decay(self.optimiser, decay)
         self.scaler.unscale_(self.optimiser)
         self.task.before_update()
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = whole_number(get_total_norm(gradients))
         self._check_finite(norm, batches, lr, compiled)
-        if self.plan.optim.clip:
+        if self.plan.optim.clip and self.plan.optim.clip_mode == "per_tensor":
+            clip_each(gradients, self.plan.optim.clip)
+        elif self.plan.optim.clip:
             clip_grads_with_norm_(self.parameters, self.plan.optim.clip, norm)
         if self._step_optimiser():
             for commit_statistics in self.commit_statistics:
@@ -158,6 +163,8 @@ class Trainer:
         sums = {name: float(value) for name, value in self.processes.sum(self.window).items()}
         broken = int(sums.pop("broken"))
         values: dict[str, Any] = {"loss": sums.pop("loss") / self.window_steps, "lr": self.optimiser_lr}
+        if (decay := self.weight_decay_at(self.step - 1)) is not None:
+            values["weight_decay"] = decay
         values |= {name: value / self.window_steps for name, value in sums.items()}
         if broken:
             values["broken"] = broken
@@ -172,6 +179,13 @@ class Trainer:
     def lr_at(self, step: int) -> float:
         optim = self.plan.optim
         return lr_at(step, self.total, self.warmup, self.plan.lr, optim.min_lr, optim.schedule)
+
+    def weight_decay_at(self, step: int) -> float | None:
+        """None where it stays as it is."""
+        optim = self.plan.optim
+        if optim.weight_decay_end is None:
+            return None
+        return half_cosine(step, self.total, optim.weight_decay, optim.weight_decay_end)
 
     def keep_best(self, results: Mapping[str, Any], weights: str) -> None:
         """Compare a validation with the best one so far, by the task's main metric.

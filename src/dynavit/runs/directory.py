@@ -1,8 +1,8 @@
 """Every path and format inside a run or comparison directory. No other file spells their names.
 
 A run:          config.yaml  env.json  model.json  metrics.jsonl  metrics.csv  finished.json  checkpoints/{last,previous,best}/
-                eval/<name>.json  eval/predictions/<name>.json  eval/robust/  policy.json  analysis/  tensorboard/
-                report.html
+                eval/<name>.json  eval/predictions/<name>.json  eval/robust/  eval/probe/  policy.json  analysis/
+                tensorboard/  report.html
 A comparison:   comparison.json  <setting>-seed<n>/ (runs)  analysis/  report.html
 
 Training, evaluation and reports talk through these files alone. This module imports nothing but `common`, so that the engine
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from ..common.files import read_json, with_nulls, write_json, write_text
 from ..common.fits import Count
@@ -24,7 +24,9 @@ from ..common.lock import LOCK, only_writer
 from ..common.owned import LEFT_OVER, foreign_files, in_words, names, remove_ours
 
 CheckpointName = Literal["last", "best"]
-WeightsName = Literal["model", "ema"]
+WeightsName = Literal["model", "ema", "student"]
+ProtocolName = Literal["knn", "linear", "linear_cached"]
+PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)  # of frozen features
 
 REPORT = "report.html"
 BETWEEN_RENAMES = 1.0  # seconds, at most: while a checkpoint gives its name to the next one, nothing stands there
@@ -140,6 +142,7 @@ class RunDirectory(AnyDirectory):
         self.evaluations = self.path / "eval"
         self.predictions = self.evaluations / "predictions"
         self.robustness = self.evaluations / "robust"
+        self.probes = self.evaluations / "probe"
         self.tensorboard = self.path / "tensorboard"
 
     @classmethod
@@ -207,6 +210,17 @@ class RunDirectory(AnyDirectory):
 
     def evaluation_files(self) -> list[Path]:
         return sorted(self.evaluations.glob("*.json"))
+
+    def probe_file(self, protocol: str, weights: str = "model", data: str = "") -> Path:
+        """The judgement of frozen features, named by what is not as usual."""
+        parts = [protocol, *([data.replace("/", "_")] if data else []), *([weights] if weights == "student" else [])]
+        return self.probes / f"{'-'.join(parts)}.json"
+
+    def probe_files(self) -> list[Path]:
+        return sorted(self.probes.glob("*.json"))
+
+    def features_file(self, split: str) -> Path:
+        return self.probes / f"features-{split}.safetensors"
 
     def robustness_file(self, kind: str) -> Path:
         return self.robustness / f"{kind}.json"
@@ -290,7 +304,7 @@ _ANALYSIS = (
     rf"analysis/(?:{'|'.join(KINDS)})-\d+\.(?:svg|png)",
     rf"analysis/{LEFT_OVER}",
 )
-_EVALUATION = r"(?:[^/]+-)?(?:train|val|test)(?:-best)?(?:-model|-ema)?\.json"
+_EVALUATION = r"(?:[^/]+-)?(?:train|val|test)(?:-best)?(?:-model|-ema|-student)?\.json"
 _TENSORBOARD = (r"tensorboard/", r"tensorboard/events\.out\.tfevents\.[^/]+")
 START_NAMES = names(r"config\.yaml|(?:env|model)\.json|metrics\.jsonl", *_TENSORBOARD)  # those that a training begins with
 RUN_NAMES = names(
@@ -303,6 +317,8 @@ RUN_NAMES = names(
     rf"eval/(?:{_EVALUATION}|{LEFT_OVER})",
     r"eval/predictions/",
     rf"eval/predictions/(?:{_EVALUATION}|{LEFT_OVER})",
+    r"eval/probe/",
+    rf"eval/probe/(?:(?:{'|'.join(PROTOCOLS)})(?:-[^/]+)?\.json|features-(?:train|val|test)\.safetensors|{LEFT_OVER})",
     r"eval/robust/",
     rf"eval/robust/(?:(?:{'|'.join(ROBUSTNESS)})\.json|{LEFT_OVER})",
     r"eval/robust/[^/]+-[0-9a-f]{10}/",

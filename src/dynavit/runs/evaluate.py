@@ -121,6 +121,7 @@ def _name(opened: Opened, split: str) -> str:
     parts.append(split)
     parts += [subject.checkpoint] if subject.checkpoint != "last" else []
     parts += ["model"] if subject.weights == "model" and has_average(subject.directory.checkpoint(subject.checkpoint)) else []
+    parts += ["student"] if subject.weights == "student" else []
     return "-".join(map(str, parts))
 
 

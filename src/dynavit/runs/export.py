@@ -51,11 +51,14 @@ def export_run(
     out = beside(subject.run, format, out)
     model, card, source = subject.load()
     card.require_guests(subject.run, "task")
-    if not (card.classes and issubclass(TASKS[card.task], Classification)):
-        raise ValueError(f"{subject.run}: a bundle answers with classes of images, and its task {card.task!r} does not")
+    features = TASKS[card.task].gives_features
+    if not features and not (card.classes and issubclass(TASKS[card.task], Classification)):
+        raise ValueError(
+            f"{subject.run}: a bundle gives classes or features of images, and its task {card.task!r} gives neither"
+        )
     cascade = isinstance(getattr(model, "exits", None), torch.nn.ModuleList)
-    if int8 and (format != "onnx" or cascade):
-        what = "cascades" if format == "onnx" else f"the format {format}"
+    if int8 and (format != "onnx" or cascade or features):
+        what = "features" if features else "cascades" if format == "onnx" else f"the format {format}"
         raise ValueError(f"8-bit weights are written for ONNX classifiers, not for {what}; leave --int8 out")
     fold_facts = (card.fold or {}).get("report")
     if folded:
@@ -64,7 +67,9 @@ def export_run(
     with new_directory(out, ours=names_in_bundle, overwrite=overwrite) as directory:
         if progress is not None:
             progress.overview(lambda: overview_of_run(subject.run, model, card, source, writes=out))
-        facts = write_model(model, directory, card.input_size, card.classes, format=format, policy=subject.policy())
+        facts = write_model(
+            model, directory, card.input_size, [] if features else card.classes, format=format, policy=subject.policy()
+        )
         facts |= {
             "preprocess": {**card.preprocess, "channels": len(card.preprocess["mean"])},
             "model": card.model,

@@ -129,6 +129,6 @@ class WeightsSubject(Foreign):
         from ..data.dataset import DataSet
         from ..data.imagenet_labels import IMAGENET_CLASSES, with_imagenet_labels
 
-        if isinstance(data, DataSet) and len(card.classes) == IMAGENET_CLASSES:
+        if isinstance(data, DataSet) and len(card.classes) == IMAGENET_CLASSES and not self.any_classes:
             data = with_imagenet_labels(data, self.run)
         return super().fitted(data, card)

@@ -181,7 +181,7 @@ def load_with_source(
 
     Both are of the same checkpoint, also where the run is training and makes new ones.
     """
-    from ..engine.checkpoint import EMA, MODEL, read_manifest, read_weights, unmoved, verify_checkpoint
+    from ..engine.checkpoint import EMA, MODEL, TASK, read_manifest, read_weights, unmoved, verify_checkpoint
 
     card = ModelCard.read(run)
     card.require_guests(run, "norm", "model")
@@ -189,18 +189,24 @@ def load_with_source(
 
     def read() -> tuple[dict[str, Tensor], str, dict[str, Any]]:
         files = verify_checkpoint(directory)
-        file = {"model": MODEL, "ema": EMA, None: EMA if EMA in files else MODEL}[weights]
+        usual = EMA if EMA in files else MODEL
+        file = {"model": MODEL, "ema": EMA, None: usual}.get(weights, TASK)
+        if file == TASK:
+            prefix = _other_weights(card, weights)
         if file not in files:
             raise ValueError(f"{directory} holds no averaged weights; the run was trained without --ema.decay")
         manifest = read_manifest(directory)
         source = {
             "run": run.resolve().name,
             "checkpoint": checkpoint,
-            "weights": "ema" if file == EMA else "model",
+            "weights": weights if file == TASK else "ema" if file == EMA else "model",
             "step": int(manifest["step"]),
             "sha256": manifest["files"][file]["sha256"],
         }
-        return read_weights(directory, file), file, source
+        state = read_weights(directory, file)
+        if file == TASK:
+            state = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        return state, file, source
 
     state, file, source = unmoved(directory, read)
     return fill_model(card, state, RunDirectory(run).card_file, directory / file), source
@@ -224,6 +230,17 @@ def fill_model(card: ModelCard, state: Mapping[str, Tensor], card_file: Path, we
     except RuntimeError as error:
         raise ValueError(f"{weights_file} does not fit the model of {card_file}: {error}") from error
     return model.eval()
+
+
+def _other_weights(card: ModelCard, weights: str | None) -> str:
+    """The beginning of the names that these weights have among the task's own."""
+    from ..engine.task_state import OWN_PREFIX
+    from ..tasks.table import TASKS
+
+    known = TASKS[card.task].other_weights
+    if weights not in known:
+        raise ValueError(f"a run of the task {card.task!r} keeps no weights {weights!r}; that is for self-distillation (dino)")
+    return OWN_PREFIX + known[weights]
 
 
 def load_released(path: str | PathLike[str], arch: str | None = None, norm: str | None = None, **options: Any) -> nn.Module:

@@ -27,7 +27,8 @@ class Which:
 
     Attributes:
         checkpoint: the end of the training, or where validation was best.
-        weights: the trained ones or their average; the average if the run kept one.
+        weights: the trained ones or their average; the average if the run kept one. student: of self-distillation, where the
+            trained ones are the teacher's.
         data: another data set with as many classes; the run's own if not given.
         data_dir: where the data set lies; as in the run if not given.
         device: cpu, cuda, mps; the best there is if not given.
@@ -59,10 +60,12 @@ class Subject(Which):
 
     Attributes:
         opened_data: a data set that is open already, in place of the one that `data` names.
+        any_classes: the data may have other classes than the model tells apart, because only its features are asked for.
     """
 
     run: Path
     opened_data: "Data | None" = None
+    any_classes: bool = False
 
     keeps_results: ClassVar[bool] = True  # in its directory
 
@@ -104,8 +107,11 @@ class Subject(Which):
         return stored_config(self.directory)
 
     def fitted(self, data: "Data", card: "ModelCard") -> "Data":
-        """Data as the model knows them."""
-        return data.prepared_as(card.facts, self.run)
+        """Data as the model knows them; one that gives features, without outputs for classes, takes any classes."""
+        facts = card.facts
+        if self.any_classes or card.model.get("num_classes") == 0:
+            facts.pop("classes", None)
+        return data.prepared_as(facts, self.run)
 
     def open(self, data: "Data | None" = None, loading: "DataConfig | None" = None) -> "Opened":
         """The model with the data set it was trained on, or with another one that has as many classes."""

@@ -52,9 +52,14 @@ def train_run(
         config = decided(config, data)
         run = RunDirectory(out if out is not None else _directory_of(config))
         model, call = build_model(config, data)
+        started: list[str] = []
+        if config.init_from is not None and not (resume and run.has_checkpoint()):
+            from .initial import initial_weights
+
+            started = initial_weights(model, config.init_from, partial=config.init_partial)
         task_class = task_of_run(config, data)
         options = task_options(task_class, config.task_options)
-        task = task_class.build(model, data, options)
+        task = task_class.build(model, data, options)  # last: a task may copy the model, as a teacher does
     # Options of the task as they are understood, whichever way they were written: 1,2 or [1.0, 2.0].
     config = replace(config, task_options={name: to_plain(options)[name] for name in config.task_options})
     card = _card(call, data, task_class.name, to_plain(options), [guest._asdict() for guest in guests.values()])
@@ -62,10 +67,7 @@ def train_run(
     for option, what in {"patch_size": "patches of {} pixels", "splits": "tokens by the splits {}"}.items():
         if option in call and option not in config.model_options:
             notes.append(f"{config.model} gets {what.format(call[option])} to fit the images (model_options.{option})")
-    if config.init_from is not None and not (resume and run.has_checkpoint()):
-        from .initial import initial_weights
-
-        notes += initial_weights(model, config.init_from, partial=config.init_partial)
+    notes += started
     loaders = {
         split: task.loader(data, split, _how(config, processes, train=split == "train"))
         for split in data.splits

@@ -1,8 +1,9 @@
 """Options of the tasks that come with the package. Nothing here imports torch, so that `dynavit train --help` can show them."""
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from ..common.fits import AtLeastOne, Fraction, NotNegative, Positive
+from ..common.fits import AtLeastOne, Count, Fraction, NotNegative, Pixels, Positive, Range
 
 
 @dataclass
@@ -44,3 +45,52 @@ class DetectionOptions:
     overlap: Fraction = 0.5
     detections: AtLeastOne = 100
     eval_batch: AtLeastOne = 1
+
+
+@dataclass
+class DinoOptions:
+    """Options of the task dino; the defaults are DINO's for ImageNet.
+
+    Attributes:
+        local_crops: small views of each image, beside the two large ones.
+        local_size: side of the small views in pixels; half of the image's if not given.
+        global_scale: part of the area that a large view shows, from and to; 0.4,1 if not given, without small views 0.14,1.
+        local_scale: part of the area that a small view shows.
+        colours: factor on how much and how often the views' colours change; less for images that have little else.
+        prototypes: outputs of the head; not many more than there are images.
+        hidden: width of the head.
+        bottleneck: its width before the prototypes.
+        train_length: train the length of each prototype too, which is better where it is stable.
+        student_temperature: of the student's softmax.
+        teacher_temperature: of the teacher's softmax, after the warm-up.
+        warmup_temperature: where it begins; teacher_temperature if not given.
+        warmup_temperature_epochs: length of the way there.
+        momentum: the teacher's share of itself at the first step; it ends at 1. 0.99 for a few thousand steps.
+        targets: centre subtracts a running mean from the teacher's outputs; sinkhorn shares prototypes out in each batch.
+        centre_momentum: the centre's share of itself in a step; 1 keeps it at 0.
+        freeze_epochs: prototypes stay as they are for so long.
+        on_collapse: warn and go on, or stop with a checkpoint and exit code 3.
+        bank: training images that validation looks for neighbours among; 0 takes all.
+        neighbours: that vote in a validation.
+    """
+
+    local_crops: Count = 8
+    local_size: Pixels | None = None
+    global_scale: list[Fraction] | None = None
+    local_scale: tuple[Fraction, Fraction] = (0.05, 0.4)
+    colours: Fraction = 1.0
+    prototypes: Annotated[int, Range(least=2)] = 65536
+    hidden: AtLeastOne = 2048
+    bottleneck: AtLeastOne = 256
+    train_length: bool = False
+    student_temperature: Positive = 0.1
+    teacher_temperature: Positive = 0.04
+    warmup_temperature: Positive | None = None
+    warmup_temperature_epochs: NotNegative = 0.0
+    momentum: Fraction = 0.996
+    targets: Literal["centre", "sinkhorn"] = "centre"
+    centre_momentum: Fraction = 0.9
+    freeze_epochs: NotNegative = 1.0
+    on_collapse: Literal["warn", "stop"] = "warn"
+    bank: Count = 1000
+    neighbours: AtLeastOne = 20

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..common.registry import Registry
-from .options import DetectionOptions, EarlyExitOptions
+from .options import DetectionOptions, DinoOptions, EarlyExitOptions
 
 if TYPE_CHECKING:
     from ..common.task import Task
@@ -19,11 +19,12 @@ TASKS: "Registry[type[Task]]" = Registry(
     built_in={
         "classification": "dynavit.tasks.classification:Classification",
         "detection": "dynavit.tasks.detection.task:Detection",
+        "dino": "dynavit.tasks.dino:Dino",
         "early_exit": "dynavit.tasks.early_exit:EarlyExit",
         "listops": "dynavit.tasks.listops:ListOps",
     },
 )
-_BUILT_IN_OPTIONS: dict[str, type] = {"detection": DetectionOptions, "early_exit": EarlyExitOptions}
+_BUILT_IN_OPTIONS: dict[str, type] = {"detection": DetectionOptions, "dino": DinoOptions, "early_exit": EarlyExitOptions}
 
 
 def register_task(name: str) -> Callable[[T], T]:

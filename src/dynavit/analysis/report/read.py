@@ -15,7 +15,7 @@ from ...common.metric import Metric
 from ...common.thinned import Thinned
 from ...runs.directory import AnyDirectory, ComparisonDirectory, RunDirectory
 from .figures.stored_svg import read_svg
-from .shapes import Calibration, ComparisonFile, Evaluation, Index, check_calibration
+from .shapes import Calibration, ComparisonFile, Evaluation, Index, Probe, check_calibration
 
 # Evaluations name their metrics. Those made before metrics were stored are classifications and have some of these.
 LEGACY_METRICS = (
@@ -26,6 +26,7 @@ LEGACY_METRICS = (
 )
 LEGACY_MAIN = "top1"
 LOSS = Metric("loss", "loss", "smaller", digits=4)
+OF_TASK = "task:"  # paths of what a task holds beside its model, such as a student of the same kind
 LAMBDAS = {"mean": "lambda_mean", "variance": "lambda_var"}  # moment: its name in the log
 
 
@@ -59,6 +60,7 @@ class Run:
         evaluations: by name, such as "test" and "val".
         calibration: what early exit gives.
         robust: errors on corrupted images, by kind: "corruptions", "imagenet_c", "imagenet_r", "imagenet_a".
+        probes: judgements of frozen features, by protocol.
         inside: the analysis that is shown on the same page.
         finished: the training came to its end.
     """
@@ -71,6 +73,7 @@ class Run:
     evaluations: dict[str, dict[str, Any]]
     calibration: dict[str, Any]
     robust: dict[str, dict[str, Any]]
+    probes: dict[str, dict[str, Any]]
     inside: Inside
     finished: bool
 
@@ -141,9 +144,10 @@ class Run:
         moments: dict[str, Any] = {}
         for moment, logged in LAMBDAS.items():
             records = self.per_head(logged)
-            layers = list(records[-1][1]) if records else []
+            layers = [layer for layer in records[-1][1] if not layer.startswith(OF_TASK)] if records else []
             records = [record for record in records if set(layers) <= set(record[1])]
             paths = {layer: [values[layer] for _, values in records] for layer in layers}
+            records = records if layers else []
             moments[moment] = {"epochs": [epoch for epoch, _ in records], "layers": paths} if records else None
         return moments if any(moments.values()) else {}
 
@@ -250,6 +254,7 @@ def read_run(directory: str | Path) -> Run:
         evaluations=evaluations,
         calibration=read_calibration(files.calibration_file),
         robust={file.stem: _json(file) for file in files.robustness_files()},
+        probes={file.stem: _json(file, Probe) for file in files.probe_files()},
         inside=read_inside(directory),
         finished=bool(evaluations) or files.finished_file.is_file(),
     )

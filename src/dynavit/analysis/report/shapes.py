@@ -45,6 +45,27 @@ class Evaluation(TypedDict, total=False):
     throughput: dict[str, Any]
 
 
+class Judged(TypedDict):
+    """One kind of features among the judged ones."""
+
+    top1: float
+    top5: float
+
+
+class Probe(TypedDict):
+    """eval/probe/<protocol>.json; there is more."""
+
+    protocol: str
+    split: str
+    features: str
+    verdict: str
+    images: Count
+    train_images: Count
+    model: Judged
+    random: Judged
+    pixels: Judged
+
+
 class Classified(TypedDict, total=False):
     """What an evaluation of a classifier has besides; other tasks may mean something else by these names."""
 

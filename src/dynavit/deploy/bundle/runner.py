@@ -53,11 +53,15 @@ class Bundle:
         return tuple(found)
 
     def __call__(self, images: Pixels) -> Pixels:
-        """(b, c, h, w) -> (b, classes), those of the last exit."""
+        """(b, c, h, w) -> (b, classes), those of the last exit; a model without classes gives features."""
         return self.exits(images)[-1]
 
     def predict(self, images: Pixels) -> Predictions:
         """Stop each image at the first exit that is sure of it. Without a policy all go to the last exit."""
+        if not self.classes:
+            raise ValueError(
+                f"{self.path} gives features of images and knows no classes; call the bundle itself: bundle(images)"
+            )
         images = self._checked(images)
         rule = self.rule or ExitRule((np.inf,) * (len(self.parts) - 1) + (-np.inf,), "max_softmax")
         waiting = np.arange(len(images))
