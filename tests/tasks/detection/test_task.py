@@ -253,7 +253,8 @@ def test_targets_without_a_loader_train_too():
 def test_eight_pictures_are_learned_by_heart(model, norm, steps, tmp_path):
     small = {"backbone": "pvt_nano", "width": 64}
     own = {"tower": 2} if model == "retinanet" else {"hidden": 256, "mask_depth": 2}
-    task = {"anchor_scale": 2.0} if model == "retinanet" else {"anchor_scale": 4.0, "rois": 128, "proposals": 200}
+    few = {"rois": 128, "proposals": 200, "candidates": 200}
+    task = {"anchor_scale": 2.0} if model == "retinanet" else {"anchor_scale": 4.0, **few}
     options = {
         "data": "shapes",
         "model": model,
