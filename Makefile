@@ -8,11 +8,15 @@ JOBS   ?= 2
 ARGS   ?=
 PYTEST  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
-.PHONY: help install test test-all lint format quickstart bench
+# Ray brings 500 MB, so it has an environment of its own.
+RAY    ?= .venv-ray
+
+.PHONY: help install test test-all test-ray lint format quickstart bench
 
 help:
 	@echo 'make test        the default tests (ARGS="-k name" narrows them)'
 	@echo 'make test-all    the slow ones too'
+	@echo 'make test-ray    two replicas of the service on Ray Serve, in $(RAY)'
 	@echo 'make lint        ruff and mypy'
 	@echo 'make format      let ruff rewrite what it can'
 	@echo 'make quickstart  train and compare the normalisers on the built-in digits, page in runs/quickstart/report.html'
@@ -25,6 +29,14 @@ test: $(VENV)/.installed
 
 test-all: $(VENV)/.installed
 	$(PYTEST) $(ARGS)
+
+test-ray: $(VENV)/.installed
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet -c constraints.txt 'ray[serve]' httptools numpy onnxruntime pillow prometheus_client python-multipart pytest
+	$(RAY)/bin/python -m pip install --quiet --no-deps -e .
+	test -d $(RAY)/run-onnx || { $(BIN)/dynavit train --config digits_dvt --epochs 4 --out $(RAY)/run --overwrite --quiet && \
+	  $(BIN)/dynavit calibrate $(RAY)/run --p 20 --quiet && $(BIN)/dynavit export $(RAY)/run --quiet; }
+	DYNAVIT_RAY_BUNDLE=$(RAY)/run-onnx $(RAY)/bin/python -m pytest -q -s -o addopts= -W ignore tests/deploy/serve/ray_check.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

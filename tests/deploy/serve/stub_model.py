@@ -1,7 +1,7 @@
 """A cascade that says what its images tell it to say: three exits, four classes, no training and no torch.
 
-Pixels of the first row are the confidences at exits 1, 2, 3 (in 1/255), the first of the second row is the class. Pairs of white
-pixels in the last row make a step misbehave.
+Pixels of the first row are the confidences at exits 1, 2, 3 (in 1/255), the first of the second row is the class. Pairs of
+white pixels in the last row make a step misbehave.
 """
 
 import io
@@ -52,7 +52,7 @@ class Step:
 
 
 class StubBackend:
-    """`delay(exit, batch)` seconds a step takes; `gate` holds steps up while it is cleared; `largest` batch that fits memory."""
+    """`delay(exit, batch)` seconds a step takes; `gate` holds steps up while it is cleared; `largest` batch fits memory."""
 
     def __init__(self, delay=lambda exit, batch: 0.0):
         self.delay, self.gate, self.largest = delay, threading.Event(), 10**9

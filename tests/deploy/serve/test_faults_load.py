@@ -223,25 +223,39 @@ def test_f12_less_room_than_one_image_needs_is_refused_at_the_start():
 # ---- F17
 
 
+def held_at(exit):
+    """A delay that holds the given exit up until the event is set."""
+    go_on = threading.Event()
+
+    def delay(at, batch):
+        if at == exit:
+            go_on.wait(PATIENCE)
+        return 0.0
+
+    return go_on, delay
+
+
 def test_f17_deadlines():
     """Before exit 1, between exits, and in the middle of a batch: the best answer on time, or 504."""
     with live(limits=Limits(max_batch=1)) as server:
         image = png(0.3, 0.3, 0.9)
-        server.backend.delay = lambda exit, batch: 0.0 if exit == 1 else 0.4
-        start = time.monotonic()
-        _, _, found = server.predict(image, "?deadline_ms=150")  # in the batch of exit 2
-        assert time.monotonic() - start < 0.35
+        go_on, server.backend.delay = held_at(2)
+        _, _, found = server.predict(image, "?deadline_ms=400")  # answered while exit 2 still runs
         (result,) = found["results"]
         assert (result["exit"], result["why"], len(result["exits"])) == (1, "deadline", 1)
+        assert server.snapshot()["running_exit"] == 2
+        go_on.set()
         server.settled()
-        assert server.predict(image, "?deadline_ms=150&on_deadline=fail")[2]["code"] in ("deadline", "would_miss_deadline")
+        go_on, server.backend.delay = held_at(2)
+        assert server.predict(image, "?deadline_ms=400&on_deadline=fail")[2]["code"] == "deadline"
+        go_on.set()
         server.settled()
 
         server.backend.delay = lambda exit, batch: 0.0
         server.backend.gate.clear()
         holding = in_background(1, lambda at: server.predict(png()))
         eventually(lambda: server.snapshot()["running"] == 1)
-        status, _, found = server.predict(image, "?deadline_ms=60")  # never got to exit 1
+        status, _, found = server.predict(image, "?deadline_ms=400")  # never got to exit 1
         assert (status, found["code"]) == (504, "deadline")
         status, _, found = server.predict(image, "?deadline_ms=0.0001")  # not worth beginning
         assert (status, found["code"]) == (503, "would_miss_deadline")
@@ -253,11 +267,12 @@ def test_f17_deadlines():
 
 def test_f17_the_total_time_without_a_deadline():
     """Load never changes an answer: whoever set no deadline gets the whole answer or none."""
-    limits = Limits(total_time=0.3, body_time=0.3, body_grace=0.3)
+    limits = Limits(total_time=0.5, body_time=0.5, body_grace=0.5)
     with live(limits=limits) as server:
-        server.backend.delay = lambda exit, batch: 0.0 if exit == 1 else 0.8
+        go_on, server.backend.delay = held_at(2)
         status, _, found = server.predict(png(0.3, 0.3))
         assert (status, found["code"]) == (504, "total_time")
+        go_on.set()
         clean(server)
         assert conserved(server)["expired_total"] == 1
 

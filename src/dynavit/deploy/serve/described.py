@@ -18,6 +18,7 @@ def _named(model: Any) -> dict[str, Any]:
 
 PREDICT_BODY = _body(**{"application/json": _named(schemas.Images), "multipart/form-data": _named(schemas.Form)})
 IMAGE_BODY = _body()
+INFER_BODY = {"required": True, "content": {"application/json": _named(schemas.InferRequest), "application/octet-stream": FILE}}
 
 
 def _parameter(name: str, about: str, **schema: Any) -> dict[str, Any]:
@@ -48,12 +49,10 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def complete(plan: dict[str, Any]) -> dict[str, Any]:
     """The OpenAPI file with the schemas of request bodies, and the token."""
-    wanted = schemas.Images.model_json_schema(ref_template="#/components/schemas/{model}")
-    form = schemas.Form.model_json_schema(ref_template="#/components/schemas/{model}")
-    budget = schemas.Budget.model_json_schema(ref_template="#/components/schemas/{model}")
     components = plan.setdefault("components", {})
     found = components.setdefault("schemas", {})
-    for schema in (wanted, form, budget):
+    for model in (schemas.Images, schemas.Form, schemas.Budget, schemas.InferRequest):
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         found.update(schema.pop("$defs", {}))
         found[schema["title"]] = schema
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

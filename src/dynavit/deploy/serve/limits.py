@@ -43,8 +43,8 @@ class Limits:
         max_connections: open at the same time; beyond, the one that rested longest is closed.
         max_streams: of live numbers (/v1/stream).
         max_explain: requests for attention maps that may wait; one is computed at a time.
-        heartbeat: seconds without a sign of life, or five times the longest batch if that is more, after which the model's thread
-            counts as dead.
+        heartbeat: seconds without a sign of life, or five times the longest batch if that is more, after which the thread of
+            the model counts as dead.
         drain_time: seconds that admitted images have to finish when the server is told to stop.
         max_depth: of nested JSON.
         max_header: bytes of the header of a request.

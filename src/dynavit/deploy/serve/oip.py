@@ -9,17 +9,21 @@ request's `parameters`. One image that fails fails the request, since the protoc
 
 import json
 import math
+import re
 import struct
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from . import schemas
 from .bodies import read_budget, read_json, unpacked
 from .budget import Budget
+from .described import INFER_BODY, failures
 from .door import Visit
 from .limits import Limits
 from .problems import Problem, not_found
@@ -40,6 +44,12 @@ DATATYPES: dict[str, Any] = {"INT64": np.int64, "INT32": np.int32, "FP32": np.fl
 OUTPUTS = {"label": "INT64", "name": "BYTES", "confidence": "FP32", "exit": "INT32", "gmacs": "FP32", "probabilities": "FP32"}
 ON_REQUEST = ("probabilities",)
 
+INFERRED = {
+    "model": schemas.Inferred,
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+}
+Route = TypeVar("Route", bound=Callable[..., Awaitable[Any]])
+
 router = APIRouter(prefix="/v2", tags=["open inference protocol"])
 
 
@@ -58,27 +68,43 @@ def _service(request: Request) -> Service:
     return request.app.state.service
 
 
-@router.get("")
+def of_model(method: str, rest: str = "", **described: Any) -> Callable[[Route], Route]:
+    """A route of the model, by its name and also by its version."""
+
+    def register(function: Route) -> Route:
+        for path in ("/models/{name}", "/models/{name}/versions/{version}"):
+            names = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in re.findall(r"{(\w+)}", path)
+            ]
+            extra = {"parameters": names, **described.get("extra", {})}
+            how = {"responses": described["responses"], "openapi_extra": extra}
+            router.add_api_route(path + rest, function, methods=[method], **how)
+        return function
+
+    return register
+
+
+@router.get("", responses=failures())
 async def server_metadata() -> dict[str, Any]:
     return {"name": "dynavit", "version": version("dynavit"), "extensions": EXTENSIONS}
 
 
-@router.get("/health/live")
+@router.get("/health/live", responses=failures(503))
 async def live(request: Request) -> JSONResponse:
     """Whether the process works; a full queue does not change it."""
-    return _health(_service(request).live, _service(request))
+    return _health(_service(request).live, _service(request), request.state.visit.id)
 
 
-@router.get("/health/ready")
+@router.get("/health/ready", responses=failures(503))
 async def ready(request: Request) -> JSONResponse:
     """Whether it takes new work."""
-    return _health(_service(request).ready, _service(request))
+    return _health(_service(request).ready, _service(request), request.state.visit.id)
 
 
-@router.get("/models/{name}")
-@router.get("/models/{name}/versions/{version}")
-async def model_metadata(request: Request, name: str, version: str | None = None) -> dict[str, Any]:
-    model = _known(request, name, version).model
+@of_model("GET", responses=failures(404))
+async def model_metadata(request: Request) -> dict[str, Any]:
+    model = _known(request).model
     shapes = {"probabilities": [-1, len(model.classes)]}
     return {
         "name": model.name,
@@ -92,17 +118,20 @@ async def model_metadata(request: Request, name: str, version: str | None = None
     }
 
 
-@router.get("/models/{name}/ready")
-@router.get("/models/{name}/versions/{version}/ready")
-async def model_ready(request: Request, name: str, version: str | None = None) -> JSONResponse:
-    service = _known(request, name, version)
+@of_model("GET", "/ready", responses={503: {"model": schemas.ModelReady}, **failures(404)})
+async def model_ready(request: Request) -> JSONResponse:
+    service = _known(request)
     return JSONResponse({"name": service.model.name, "ready": service.ready}, 200 if service.ready else 503)
 
 
-@router.post("/models/{name}/infer")
-@router.post("/models/{name}/versions/{version}/infer")
-async def infer(request: Request, name: str, version: str | None = None) -> Response:
-    service = _known(request, name, version)
+@of_model(
+    "POST",
+    "/infer",
+    responses={200: INFERRED, **failures(404, 413, 415, 422, 429, 503, 504)},
+    extra={"requestBody": INFER_BODY},
+)
+async def infer(request: Request) -> Response:
+    service = _known(request)
     visit: Visit = request.state.visit
     service.check_ready()
     plain, tensors = split_body(await visit.body(), visit.headers.get(HEADER_LENGTH.lower().encode()), service.limits)
@@ -123,7 +152,7 @@ async def infer(request: Request, name: str, version: str | None = None) -> Resp
         "gmacs": [0.0 if cost is None else cost for cost in costs],
         "probabilities": [ran.probabilities for ran in left],
     }
-    facts = {"model_name": service.model.name, "model_version": service.model.version, "id": plain.get("id", visit.id)}
+    facts = {"model_name": service.model.name, "model_version": service.model.version, "id": plain.get("id") or visit.id}
     return packed(facts, {name: values[name] for name in wanted}, wanted)
 
 
@@ -141,7 +170,7 @@ def split_body(body: bytes, header: bytes | None, limits: Limits) -> tuple[dict[
     inputs = plain.get("inputs")
     if not isinstance(inputs, list) or not inputs:
         raise Problem(422, "inputs", "inputs is a list of tensors")
-    if not isinstance(plain.get("id", ""), str):
+    if not isinstance(plain.get("id"), str | None):
         raise Problem(422, "id", "id is a text")
     rest, tensors = memoryview(body)[length:], []
     for item in inputs:
@@ -303,19 +332,26 @@ def _byte_item(text: str) -> bytes:
     return struct.pack("<I", len(data)) + data
 
 
-def _health(good: bool, service: Service) -> JSONResponse:
-    return JSONResponse({"live": service.live, "ready": service.ready}, 200 if good else 503)
+def _health(good: bool, service: Service, visit_id: str) -> JSONResponse:
+    state = {"live": service.live, "ready": service.ready}
+    if good:
+        return JSONResponse(state)
+    why = {"error": "the server is stopping" if service.stopping.is_set() else "the server is not ready", "code": "not_ready"}
+    return JSONResponse({**state, **why, "request_id": visit_id}, 503)
 
 
-def _known(request: Request, name: str, version: str | None) -> Service:
+def _known(request: Request) -> Service:
     """The service, if it is about this model. A name is compared and never used as a path."""
-    service = _service(request)
-    if name != service.model.name or version not in (None, service.model.version):
+    service, asked = _service(request), request.path_params
+    if asked["name"] != service.model.name or asked.get("version", service.model.version) != service.model.version:
         raise not_found()
     return service
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:
+    """A dict; null counts as empty."""
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise Problem(422, "object", f"{what} is a JSON object")
     return value

@@ -152,7 +152,7 @@ class Swept(BaseModel):
 class Explained(BaseModel):
     request_id: str
     exit: int
-    grid: tuple[int, int]
+    grid: Annotated[list[int], Field(min_length=2, max_length=2)]
     attention: list[list[float]]
     change: list[list[float]] | None
 
@@ -161,7 +161,7 @@ class Point(BaseModel):
     level: float
     gmacs: float | None
     accuracy: float | None
-    accuracy_ci: tuple[float, float] | None
+    accuracy_ci: Annotated[list[float], Field(min_length=2, max_length=2)] | None
     thresholds: list[float]
     shares: list[float] | None
 
@@ -234,3 +234,47 @@ class Stats(BaseModel):
     connections: int
     draining: bool
     totals: dict[str, float]
+
+
+# ---- Open Inference Protocol
+
+
+class InferTensor(BaseModel):
+    name: Literal["image", "pixels"]
+    shape: list[Annotated[int, Field(ge=0)]]
+    datatype: Literal["BYTES", "FP32"]
+    parameters: dict[str, Any] | None = None
+    data: list[Any] | None = None
+
+
+class InferWanted(BaseModel):
+    name: Literal["label", "name", "confidence", "exit", "gmacs", "probabilities"]
+
+
+class InferRequest(BaseModel):
+    """Budgets stand among the parameters: budget_gmacs, budget_accuracy, budget_level, max_exit, deadline_ms, timeout."""
+
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+    inputs: list[InferTensor]
+    outputs: list[InferWanted] | None = None
+
+
+class InferOutput(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Inferred(BaseModel):
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[InferOutput]
+
+
+class ModelReady(BaseModel):
+    name: str
+    ready: bool

@@ -75,6 +75,7 @@ class Service:
         self.curve = model.curve.within(low, high, engine.costs)
         metrics.gauges = self.gauges
         self.in_force(None)  # a budget of the server that cannot be met is refused before it listens
+        self.started = False
         self.streams = 0
         self.explaining, self._one_at_a_time = 0, asyncio.Lock()
         self.stopping = asyncio.Event()
@@ -86,6 +87,7 @@ class Service:
 
     async def start(self) -> None:
         self.engine.start()
+        self.started = True
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Take nothing new and finish what was admitted; whether that was done in time."""
