@@ -3,27 +3,32 @@
     python benchmarks/serve/load.py --out FILE          everything; hours with the defaults, and the machine for itself
     python benchmarks/serve/load.py --only A2,A5 --models accelerator --mixes 60/25/15 --seconds 4 --repeats 1     a short look
 
-Four ways to schedule (`schemes.py`) stand behind the same service, each in a process of its own, and take turns. The exit mix
-is exact: nobody is sure, and each request has a seeded `max_exit`. Images per second are those of a closed loop with many
-requests under way; latencies are those of an open loop with Poisson arrivals, from the intended time of sending
-(`generator.py`). Beside them stands what the simulator predicts from the costs that the server measured. Ratios have 95 %
-bootstrap intervals over the repeats. A model that sleeps instead of computing stands in for an accelerator, and is named so.
+Four ways to schedule (`schemes.py`) stand behind the same service, each in a process of its own, and take turns; LitServe
+(`lit_scheme.py`), if it is installed, is a fifth. The exit mix is exact: nobody is sure, and each request has a seeded
+`max_exit`. Images per second are those of a closed loop with many requests under way; latencies are those of an open loop with
+Poisson arrivals, from the intended time of sending (`generator.py`). Beside them stands what the simulator predicts from the
+costs that the server measured. Ratios have 95 % bootstrap intervals over the repeats. A model that sleeps instead of computing
+stands in for an accelerator, and is named so.
 """
 
 import argparse
 import asyncio
+import base64
 import io
 import json
 import math
 import os
 import random
+import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -46,23 +51,30 @@ class Served:
 
     def __init__(self, model, scheme, *words):
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        command = [sys.executable, str(HERE / "schemes.py"), "--model", str(model), "--scheme", scheme, *words]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+        script = ["lit_scheme.py"] if scheme == "E" else ["schemes.py", "--scheme", scheme]
+        command = [sys.executable, str(HERE / script[0]), *script[1:], "--model", str(model), *words]
+        self.scheme = scheme
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, start_new_session=True)
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"the server of scheme {scheme} did not start: {' '.join(command)}")
         facts = json.loads(line)
         self.address, self.pid, self.most, self.lines = facts["address"], facts["pid"], facts["most"], facts["lines_ms"]
+        for _ in range(600 * (scheme == "E")):  # it says where before it listens
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", int(self.address.rpartition(":")[2]))) == 0:
+                    break
+            time.sleep(0.1)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(40)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # LitServe's workers too
 
     def memory(self):
         """Resident bytes."""
@@ -90,7 +102,20 @@ def _encoded(image, kind):
 
 
 def client_of(served, model):
-    return Client(served.address, *bodies(model))
+    encoded, kind = bodies(model)
+    if served.scheme != "E":
+        return Client(served.address, encoded, kind)
+    text = base64.b64encode(encoded[0]).decode()
+    return Client(
+        served.address, [json.dumps({"b64": text, "max_exit": cap}).encode() for cap in (1, 2, 3)], "application/json"
+    )
+
+
+def work_for(served, mix, count, seed, extra=""):
+    work = requests(MIXES[mix], count, seed, extra, images=4)
+    for request in work if served.scheme == "E" else ():
+        request.path, request.body = "/predict", request.cap - 1
+    return work
 
 
 def saturated(served, model, mix, seconds, seed):
@@ -98,7 +123,7 @@ def saturated(served, model, mix, seconds, seed):
 
     async def run():
         client = client_of(served, model)
-        work = requests(MIXES[mix], 10**6 // 4, seed, images=4)
+        work = work_for(served, mix, 10**5, seed)
         begun = await closed_loop(client, work, AT_ONCE.get(model, 64), seconds)
         client.close()
         return begun
@@ -126,7 +151,7 @@ def offered(served, model, mix, rate, seconds, seed, extra=""):
 
     async def run():
         client = client_of(served, model)
-        work = requests(MIXES[mix], max(int(rate * seconds), 20), seed, extra, images=4)
+        work = work_for(served, mix, max(int(rate * seconds), 20), seed, extra)
         await open_loop(client, work, rate, seed)
         client.close()
         return work
@@ -226,6 +251,9 @@ class Bench:
                     must, goal = MUST[name][at], GOAL[name][at]
                     what = f"images/s, D / {over}, {model}, {mix}"
                     self.row(name, what, value, f">= {must}", f">= {goal}", value["ratio"] >= must, value["ratio"] >= goal)
+            if "E" in each:
+                value = interval([ours / theirs for ours, theirs in zip(each["D"], each["E"], strict=True)])
+                self.row("E", f"images/s, D / LitServe, {model}, {mix}", value, "-", "-")
             for scheme in ("A", "C", "D"):
                 if scheme in each and self.wants("A5"):
                     off = statistics.median(each[scheme]) / sims[mix][scheme] - 1
@@ -444,10 +472,12 @@ def main():
     parser.add_argument("--run", help="a calibrated run on digits, for A7 and A8; one is trained if not given")
     parser.add_argument("--out")
     options = parser.parse_args()
-    bench = Bench(options)
+    bench, litserve = Bench(options), find_spec("litserve") is not None
+    if not litserve:
+        print("E (LitServe) is not installed and is left out")
     for model in options.models:
         if bench.wants("A1", "A2", "A3", "A4", "A5", "A6", "loads"):
-            bench.compare(model, "CD" if model == "accelerator" else "ACD")
+            bench.compare(model, ("CD" if model == "accelerator" else "ACD") + "E" * litserve)
     with tempfile.TemporaryDirectory() as directory:
         if bench.wants("A7", "A8"):
             run = options.run or digits_run(directory)

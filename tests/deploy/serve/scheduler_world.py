@@ -231,8 +231,10 @@ class World:
                 assert self.decision(book, *book.used) is None, f"I12: {event}, but it had to leave"
                 book.exit = event.exit
                 continue
-            book.terminal.append(event)
+            waited, book.terminal = book.where == "waiting", [event]
             self.ended += 1
+            if waited and not self.waiting(book.exit):
+                self.overtaken[book.exit - 1] = 0  # nobody is left who was passed over
             self.check_end(event, book)
 
     def decision(self, book, thresholds=None, cap=None):
