@@ -90,6 +90,7 @@ def run(
     uvicorn = require("uvicorn", "serve")
     service: Service = app.state.service
     warn_of_bombs_by_error()
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it would log a line for every request that is not HTTP
     config = uvicorn.Config(
         app,
         http=choose_protocol(parser, limits, service, settings),
