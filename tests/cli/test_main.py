@@ -35,6 +35,15 @@ def functions():
 
 WHICH = {"checkpoint", "weights", "data", "data_dir", "device", "strict"}  # of every command that asks a run
 
+SERVICE = (
+    "host port budget budget_range token_file admin_token_file insecure hosts origins metrics_open degrade_to "
+    "unready_when_full log_requests name max_body max_bodies max_image max_pixels max_side max_aspect max_images "
+    "decode_memory decode_threads decode_wait max_queue max_per_client max_parked max_batch header_time body_time "
+    "body_rate body_grace total_time keep_alive max_connections max_streams max_explain heartbeat drain_time max_depth "
+    "max_header max_path overload_status"
+)
+OF_A_SERVICE = set(SERVICE.split())
+
 
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
@@ -53,6 +62,7 @@ def test_commands_and_options_change_only_on_purpose():
         "calibrate show": {"run"},
         "fold": WHICH | {"run", "out", "recalibrate", "grid", "overwrite", "quiet"},
         "export": WHICH | {"run", "format", "fold", "int8", "out", "overwrite", "quiet"},
+        "serve": WHICH | OF_A_SERVICE | {"run", "samples", "parser", "trust_pt2", "check", "quiet"},
         "pack": {"data", "out", "size", "quality", "shard_images", "processes", "strict", "quiet"},
         "list norms": {"json"},
         "list models": {"pattern", "json"},

@@ -62,6 +62,17 @@ def test_on_the_command_line(bundle):
     assert of_training(modules) <= OPTIONS and "torch" not in modules
 
 
+def test_served(bundle):
+    """Loaded, tested and measured; what answers over HTTP afterwards is the same process."""
+    words = ["serve", str(bundle), "--check", "--quiet"]
+    _, modules = run(
+        f"print('[]')\nimport sys; out, sys.stdout = sys.stdout, sys.stderr\n"
+        f"from dynavit.cli.main import main; assert main({words!r}) == 0; sys.stdout = out"
+    )
+    assert "fastapi" in modules and "onnxruntime" in modules
+    assert of_training(modules) <= OPTIONS and "torch" not in modules
+
+
 def test_the_check_can_fail():
     _, modules = run("print('[]'); import dynavit.data.memory")
     assert of_training(modules) >= {"dynavit.data", "dynavit.data.memory"} and "torch" in modules

@@ -162,6 +162,7 @@ def test_the_app_of_a_run_has_everything(run):
     app = service_app(run, samples=3)
     service = app.state.service
     assert len(service.samples) == 3 and service.explainer is not None and service.model.curve.calibrated
+    assert service.model.calibration == {"data": "digits test", "n": 360, "seed": 0}
 
 
 def test_options_are_named_where_they_do_not_exist(run):

@@ -1,10 +1,15 @@
-"""A few pictures to try a served model with, in memory: what the page offers to click on."""
+"""A few pictures to try a served model with, in memory: what the page offers to click on.
+
+Nothing at the top imports torch: an ONNX bundle is served without it.
+"""
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from PIL import Image
 
 from ..deploy.bundle.manifest import is_bundle, read_manifest
 from ..deploy.serve.service import Sample
@@ -25,7 +30,7 @@ def samples_of(subject: Subject, count: int) -> tuple[list[Sample], str | None]:
     if is_bundle(subject.run):
         facts = read_manifest(subject.run)
         same = (facts["classes"], facts.get("preprocess", {}).get("stored_size")) == DIGITS
-        return (_of_data(_digits(), count), None) if same else ([], "a bundle brings no pictures to try it with")
+        return (_digits(count), None) if same else ([], "a bundle brings no pictures to try it with")
     from .calibrate import read_calibration
     from .model_files import ModelCard
 
@@ -48,11 +53,12 @@ def _of_gallery(gallery: list[list[dict[str, Any]]], classes: list[str], count: 
     ]
 
 
-def _digits() -> Any:
-    from ..data.config import DataConfig
-    from ..data.open import open_data
-
-    return open_data("digits", None, DataConfig())
+def _digits(count: int) -> list[Sample]:
+    """Some of all the digits that come with the package, read without torch."""
+    with np.load(Path(__file__).parents[1] / "data" / "digits.npz", allow_pickle=False) as arrays:
+        ink, labels = arrays["images"], arrays["labels"]
+    pixels = (ink * (255 / 16)).round().astype(np.uint8)
+    return [Sample(f"{labels[at]} (no. {at})", _png(Image.fromarray(pixels[at]))) for at in _evenly(count, len(labels))]
 
 
 def _own_data(subject: Subject, card: Any) -> Any:
@@ -70,13 +76,20 @@ def _of_data(data: Any, count: int) -> list[Sample]:
     from .opened import final_split
 
     split = data.splits[final_split(data)]
-    numbers = (torch.arange(min(count, len(split))) * len(split) // count).tolist()
+    numbers = _evenly(count, len(split))
     return [Sample(f"{data.classes[int(split.labels[at])]} (no. {at})", _png(_picture(split, at))) for at in numbers]
 
 
-def _picture(split: Any, at: int) -> Any:
-    from PIL import Image
+def _evenly(count: int, most: int) -> list[int]:
+    """
+    >>> _evenly(3, 10), _evenly(3, 2)
+    ([0, 3, 6], [0, 1])
+    """
+    count = min(count, most)
+    return [at * most // count for at in range(count)]
 
+
+def _picture(split: Any, at: int) -> Any:
     from ..data.dataset import FileSplit, MemorySplit
     from ..data.read_image import read_image
 

@@ -44,7 +44,8 @@ def _of_run(subject: Subject) -> ServedModel:
     if policy is not None:
         policy.check_fits(len(exits))
     plain: dict[str, Any] = {} if policy is None else vars(policy) | {"found_on": policy.found_on and vars(policy.found_on)}
-    curve, notes = stored_curve(describe_calibration(subject), plain, exits, str(subject.run))
+    calibration = describe_calibration(subject)
+    curve, notes = stored_curve(calibration, plain, exits, str(subject.run))
     return ServedModel(
         TorchBackend(model),
         name=str(card.model["name"]),
@@ -54,5 +55,6 @@ def _of_run(subject: Subject) -> ServedModel:
         curve=curve,
         preprocess=card.preprocess,
         confidence_kind="max_softmax" if policy is None else policy.confidence_kind,
+        calibration=calibration,
         notes=notes,
     )

@@ -100,6 +100,7 @@ class ServedModel:
         exits: facts about each.
         curve: budgets it can be asked for.
         confidence_kind: the confidence that thresholds are about.
+        calibration: {"data", "n", "seed"} of the images that the curve was found on; None: there is none.
         notes: warnings for whoever starts the service.
     """
 
@@ -114,11 +115,13 @@ class ServedModel:
         curve: Curve,
         preprocess: Mapping[str, Any],
         confidence_kind: str = "max_softmax",
+        calibration: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         self.backend, self.name, self.version, self.classes = backend, name, version, list(classes)
         self.exits, self.curve, self.preprocess = list(exits), curve, dict(preprocess)
         self.confidence_kind, self.notes = confidence_kind, list(notes)
+        self.calibration = calibration and {name: calibration[name] for name in ("data", "n", "seed")}
 
     @classmethod
     def open(cls, path: str | PathLike[str], *, device: str = "cpu", trust_pt2: bool = False) -> "ServedModel":
@@ -245,6 +248,7 @@ def of_bundle(bundle: Bundle) -> ServedModel:
         curve=curve,
         preprocess=manifest["preprocess"],
         confidence_kind=policy.get("confidence_kind", "max_softmax"),
+        calibration=manifest.get("calibration"),
         notes=[*notes, *found],
     )
 

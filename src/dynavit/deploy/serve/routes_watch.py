@@ -49,7 +49,7 @@ async def curve(request: Request) -> JSONResponse:
     known = model.curve.calibrated
     points = [{"level": model.curve.level_of(at), **point.plain()} for at, point in enumerate(model.curve.points)]
     note = "a budget takes one of these points" if known else "not calibrated: a budget can only choose the deepest exit"
-    facts = {"points": points if known else [], "calibrated": known, "calibration": getattr(model, "calibration", None)}
+    facts = {"points": points if known else [], "calibrated": known, "calibration": model.calibration}
     return JSONResponse({**facts, "interpolated": False, "note": note})
 
 
