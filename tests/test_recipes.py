@@ -86,6 +86,9 @@ def test_what_there_is():
         "cifar10_vit_b16_224",
         "digits",
         "digits_dvt",
+        "dino_cifar10_small",
+        "dino_digits",
+        "dino_imagenet_vit_small_star",
         "fashion_mnist",
         "finetune",
         "finetune_dvt",
@@ -138,7 +141,8 @@ def test_the_models_can_be_built(recipe):
         call = model_call(config, data)
         with torch.device("meta"):
             model = create_model(**call)
-        assert last(model.to("meta").eval()(*inputs(data))).shape == (2, len(data.classes))
+        outputs = model.num_features if config.task == "dino" else len(data.classes)  # features, or an answer for each class
+        assert last(model.to("meta").eval()(*inputs(data))).shape == (2, outputs)
         assert config.norm is None or config.norm in list_norms()
 
 
