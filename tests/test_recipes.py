@@ -91,6 +91,9 @@ def test_what_there_is():
         "cifar10_vit_b16_224",
         "digits",
         "digits_dvt",
+        "dino_cifar10_small",
+        "dino_digits",
+        "dino_imagenet_vit_small_star",
         "fashion_mnist",
         "finetune",
         "finetune_dvt",
@@ -153,7 +156,8 @@ def test_the_models_can_be_built(recipe):
             levels = model.pyramid(torch.empty(1, 3, 128, 160, device="meta"))
             assert model.num_classes == len(data.classes) and len(model.fpn(levels)) == 5
             continue
-        assert last(model.to("meta").eval()(*inputs(data))).shape == (2, len(data.classes))
+        outputs = model.num_features if config.task == "dino" else len(data.classes)  # features, or an answer for each class
+        assert last(model.to("meta").eval()(*inputs(data))).shape == (2, outputs)
         assert config.norm is None or config.norm in list_norms()
 
 

@@ -128,8 +128,11 @@ def test_metrics_and_tasks_are_named_by_tasks_alone():
         "analysis/report/read.py",
         "analysis/report/sections/classification.py",
         "analysis/report/sections/robustness.py",
+        "analysis/report/sections/self_distillation.py",
         "runs/robustness.py",
+        "runs/probe.py",
         "cli/robust.py",
+        "cli/show_probe.py",
     )
     assert spelled(r'"(top1|top5|ece)"', PACKAGE, known) == []
     assert spelled(r'"early_exit"', PACKAGE, ("tasks/", "models/cascade/", "deploy/", "cli/export.py")) == []

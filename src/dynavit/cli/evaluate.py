@@ -61,6 +61,7 @@ def evaluate(
     subject = asked_of(run, which, model=model, trust_pt2=trust_pt2)
     if protocol is not None:
         from ..runs.probe import probe_run
+        from .show_probe import print_probe
 
         found = probe_run(
             subject,
@@ -76,7 +77,7 @@ def evaluate(
             print(json_.dumps(found))
         else:
             for result in found.values():
-                _print_probe(run, result)
+                print_probe(run, result)
         for result in found.values():
             if "not_stored" in result:
                 raise NotStoredError(result["not_stored"])
@@ -95,26 +96,6 @@ def evaluate(
         tell_next(*steps, quiet=quiet or not subject.keeps_results)
     if "not_stored" in result:
         raise NotStoredError(result["not_stored"])
-
-
-def _print_probe(run: Path, result: dict[str, Any]) -> None:
-    names = {"model": f"features ({result['features']})", "random": "the same, random network", "pixels": "pixels"}
-    rows = [[label, f"{result[name]['top1']:.2%}", f"{result[name]['top5']:.2%}"] for name, label in names.items()]
-    for k, by_k in result["model"].get("by_k", {}).items():
-        if k != str(result["neighbours"]):
-            rows.append([f"features, k = {k}", f"{by_k['top1']:.2%}", f"{by_k['top5']:.2%}"])
-    if "best_epoch_selected_on_test" in result:
-        rows.append(["best epoch, selected on test", f"{result['best_epoch_selected_on_test']:.2%}", "–"])
-    head = f"k-NN, k = {result['neighbours']}" if result["protocol"] == "knn" else result["protocol"]
-    print_table(
-        f"{run} ({result['checkpoint']}, {result['weights']} weights), {head}: {result['split']} of {result['data']}, "
-        f"{result['images']} images, {result['train_images']} to learn from",
-        ["by", "top-1", "top-5"],
-        rows,
-    )
-    print(result["verdict"])
-    if result.get("file") is not None:
-        print(f"written to {result['file']}")
 
 
 def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:

@@ -114,7 +114,8 @@ class Dino(ImageTask):
             except (AssertionError, RuntimeError, ValueError) as error:
                 raise ValueError(
                     f"{type(self.model).__name__} does not take views of {size[0]}x{size[1]} pixels ({error}); "
-                    "--task.local_size is a multiple of the patches, and models of timm need --model_options.dynamic_img_size true"
+                    "--task.local_size is a multiple of the patches, and models of timm need "
+                    "--model_options.dynamic_img_size true"
                 ) from error
 
     # ---- Training
