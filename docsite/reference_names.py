@@ -6,7 +6,7 @@ GROUPS = {
     "Norms": ["list_norms", "create_norm", "DynamicTokenNorm", "Norm", "recalibrate"],
     "Models": ["list_models", "create_model", "import_released", "load_released", "parameter_groups"],
     "Swapping norms": ["plan_swap", "swap_norms", "save_swapped", "load_swapped"],
-    "Runs": ["TrainConfig", "train_run", "evaluate_run", "evaluate_robust", "analyze_runs", "look_inside", "load"],
+    "Runs": ["TrainConfig", "train_run", "evaluate_run", "probe_run", "evaluate_robust", "analyze_runs", "look_inside", "load"],
     "Shipping": ["fold", "serve", "save_pretrained", "push_to_hub"],
     "Doors": [
         "register_norm", "register_task", "register_data", "register_model", "load_plugin",
