@@ -39,7 +39,7 @@ def programs(request, tmp_path_factory):
     for dtype, flags in ((torch.float32, ["-DSINGLE"]), (torch.float64, [])):
         program = folder / f"main{len(flags)}"
         own = ["-O3" if emulator else "-O1", "-static", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Werror"]
-        include = ["-I", str(build._HERE)]
+        include = ["-I", str(build.KERNEL.sources)]
         subprocess.run([compiler, *own, *flags, *include, str(MAIN), "-o", str(program), "-lm", "-pthread"], check=True)
         commands[dtype] = [*emulator, str(program)]
     return commands

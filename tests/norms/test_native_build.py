@@ -11,6 +11,9 @@ import pytest
 import torch
 
 import dynavit.norms.dtn.native.build as build
+import dynavit.norms.native_library as native_library
+from dynavit.norms.dtn.native.build import KERNEL
+from dynavit.norms.native_library import NativeLibrary
 from norms.dtn_cases import assert_close, expect, layer, run, tokens
 
 
@@ -74,8 +77,8 @@ def test_a_compiler_that_does_not_exist(unloaded, monkeypatch):
 def pretended(monkeypatch):
     """A compiler that writes a text, and a loader that says what it opened."""
     compiler, opened = PretendedCompiler(), []
-    monkeypatch.setattr(build.subprocess, "run", compiler)
-    monkeypatch.setattr(build.ctypes, "CDLL", lambda path: opened.append(Path(path).read_text()) or path)
+    monkeypatch.setattr(native_library.subprocess, "run", compiler)
+    monkeypatch.setattr(native_library.ctypes, "CDLL", lambda path: opened.append(Path(path).read_text()) or path)
     return compiler, opened
 
 
@@ -90,7 +93,7 @@ def test_a_cache_that_cannot_be_written(unloaded, monkeypatch, pretended, how):
     if how == "no home":
         monkeypatch.delenv("DYNAVIT_CACHE")
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        monkeypatch.setattr(build.Path, "home", homeless)
+        monkeypatch.setattr(native_library.Path, "home", homeless)
     else:
         unloaded.write_text("")
     with pytest.warns(RuntimeWarning, match=r"built anew by each process \(.*(home|exists).*\); set DYNAVIT_CACHE") as caught:
@@ -103,7 +106,7 @@ def test_a_cache_that_can_only_be_read(unloaded, monkeypatch, pretended):
     """As in an image that was built with the library inside."""
     compiler, opened = pretended
     build.load_kernel()
-    monkeypatch.setattr(build.tempfile, "TemporaryDirectory", lambda **_: pytest.fail("nothing can be written"))
+    monkeypatch.setattr(native_library.tempfile, "TemporaryDirectory", lambda **_: pytest.fail("nothing can be written"))
     build.load_kernel.cache_clear()
     assert build.load_kernel() and len(compiler.calls) == 1 and len(opened) == 2
 
@@ -122,23 +125,23 @@ def test_a_library_that_is_not_as_it_was_built_is_built_again(unloaded, pretende
 
 def test_a_library_from_before_checksums_is_left_alone(unloaded, pretended):
     unloaded.mkdir()
-    old = unloaded / f"dtn-{build._key('gcc')}.so"
+    old = unloaded / f"dtn-{KERNEL.key('gcc')}.so"
     old.write_bytes(b"")
     assert build.load_kernel() and pretended[1] == ["library"]
     assert old.exists()
 
 
 def test_another_process_was_faster(unloaded, monkeypatch, pretended):
-    plain = build._build
+    plain = NativeLibrary.build
 
-    def build_late(name, folder):
+    def build_late(library, name, folder):
         with monkeypatch.context() as patch:
-            patch.setattr(build, "_build", plain)
-            other.append(build._compiled(name))
-        return plain(name, folder)
+            patch.setattr(NativeLibrary, "build", plain)
+            other.append(library.compiled(name))
+        return plain(library, name, folder)
 
     other: list[Path] = []
-    monkeypatch.setattr(build, "_build", build_late)
+    monkeypatch.setattr(NativeLibrary, "build", build_late)
     assert Path(build.load_kernel()) == other[0]
     assert list(unloaded.iterdir()) == other
 
@@ -168,7 +171,7 @@ def test_an_empty_name_of_a_compiler_is_none(unloaded, monkeypatch, pretended, n
 
 def test_a_compiler_that_makes_no_library(unloaded, monkeypatch):
     """It is not kept, or a better compiler of the same name would never be asked."""
-    monkeypatch.setattr(build.subprocess, "run", PretendedCompiler())
+    monkeypatch.setattr(native_library.subprocess, "run", PretendedCompiler())
     with pytest.warns(RuntimeWarning, match="could not build"):
         assert build.load_kernel() is None
     assert list(unloaded.iterdir()) == []
@@ -176,7 +179,7 @@ def test_a_compiler_that_makes_no_library(unloaded, monkeypatch):
 
 def test_a_damaged_library_is_refused_not_run(unloaded, monkeypatch):
     """A file in the cache that is no library: a warning, and torch does the work."""
-    monkeypatch.setattr(build, "_compiled", lambda compiler: unloaded / "damaged.so")
+    monkeypatch.setattr(NativeLibrary, "compiled", lambda *_: unloaded / "damaged.so")
     unloaded.mkdir()
     (unloaded / "damaged.so").write_text("not a library")
     (message,) = check_layer()
@@ -186,7 +189,7 @@ def test_a_damaged_library_is_refused_not_run(unloaded, monkeypatch):
 def test_switched_off(unloaded, monkeypatch):
     """DYNAVIT_NATIVE=0: no compiler is called, no warning is given, the numbers are the same."""
     monkeypatch.setenv("DYNAVIT_NATIVE", "0")
-    monkeypatch.setattr(build, "_compiled", lambda *_: pytest.fail("nothing may be compiled"))
+    monkeypatch.setattr(NativeLibrary, "compiled", lambda *_: pytest.fail("nothing may be compiled"))
     assert check_layer() == []
     assert not build.native_kernel_available()
     assert not unloaded.exists()
@@ -195,13 +198,13 @@ def test_switched_off(unloaded, monkeypatch):
 def test_cache_folder(monkeypatch, tmp_path):
     """DYNAVIT_CACHE, else the user's cache."""
     monkeypatch.setenv("DYNAVIT_CACHE", str(tmp_path))
-    assert build._cache_folder() == tmp_path
+    assert native_library._cache_folder() == tmp_path
     monkeypatch.delenv("DYNAVIT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert build._cache_folder() == tmp_path / "xdg" / "dynavit"
+    assert native_library._cache_folder() == tmp_path / "xdg" / "dynavit"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert build._cache_folder() == tmp_path / "home" / ".cache" / "dynavit"
+    assert native_library._cache_folder() == tmp_path / "home" / ".cache" / "dynavit"
 
 
 class PretendedCompiler:
@@ -223,27 +226,27 @@ class PretendedCompiler:
 def test_the_name_depends_on_everything_that_matters(unloaded, monkeypatch):
     """Each source and its name, flags, compiler, its version and the processor: a library is never used for another."""
     compiler = PretendedCompiler()
-    monkeypatch.setattr(build.subprocess, "run", compiler)
-    first = build._compiled("gcc")
-    assert build._compiled("gcc") == first and len(compiler.calls) == 1, "the second time it is there"
+    monkeypatch.setattr(native_library.subprocess, "run", compiler)
+    first = KERNEL.compiled("gcc")
+    assert KERNEL.compiled("gcc") == first and len(compiler.calls) == 1, "the second time it is there"
     names = {first}
-    names.add(build._compiled("clang"))
+    names.add(KERNEL.compiled("clang"))
     with monkeypatch.context() as patch:
         patch.setattr(compiler, "version", "1.1")
-        names.add(build._compiled("gcc"))
+        names.add(KERNEL.compiled("gcc"))
     with monkeypatch.context() as patch:
-        patch.setattr(build, "_FLAGS", ["-O2"])
-        names.add(build._compiled("gcc"))
+        patch.setattr(native_library, "FLAGS", ["-O2"])
+        names.add(KERNEL.compiled("gcc"))
     with monkeypatch.context() as patch:
-        patch.setattr(build, "_processor", lambda: "flags: none")
-        names.add(build._compiled("gcc"))
-    sources = [path for path in build._HERE.iterdir() if path.suffix in (".c", ".h")]
+        patch.setattr(native_library, "_processor", lambda: "flags: none")
+        names.add(KERNEL.compiled("gcc"))
+    sources = [path for path in KERNEL.sources.iterdir() if path.suffix in (".c", ".h")]
     assert len(sources) > 10
     plain = Path.read_text
     for changed in sources:
         with monkeypatch.context() as patch:
             patch.setattr(Path, "read_text", lambda path, changed=changed: plain(path) + "/* */" * (path == changed))
-            names.add(build._compiled("gcc"))
+            names.add(KERNEL.compiled("gcc"))
     assert len(names) == len(compiler.calls) == 5 + len(sources)
     assert set(unloaded.iterdir()) == names, "libraries and nothing else"
     assert {path.stem.rpartition("-")[2] for path in names} == {hashlib.sha256(b"library").hexdigest()}
@@ -252,8 +255,8 @@ def test_the_name_depends_on_everything_that_matters(unloaded, monkeypatch):
 def test_a_compiler_with_arguments_and_one_without_openmp(unloaded, monkeypatch):
     """CC="ccache gcc" is two words; where -fopenmp fails the library is built without."""
     compiler = PretendedCompiler(knows_openmp=False)
-    monkeypatch.setattr(build.subprocess, "run", compiler)
-    assert build._compiled("ccache gcc").exists()
+    monkeypatch.setattr(native_library.subprocess, "run", compiler)
+    assert KERNEL.compiled("ccache gcc").exists()
     assert [command[:2] for command in compiler.calls] == [["ccache", "gcc"]] * 2
     assert ["-fopenmp" in command for command in compiler.calls] == [True, False]
 
@@ -261,9 +264,9 @@ def test_a_compiler_with_arguments_and_one_without_openmp(unloaded, monkeypatch)
 def test_the_choice_of_the_compiler(unloaded, monkeypatch, tmp_path):
     """CC, else the first of gcc, cc and clang that is there."""
     chosen = []
-    monkeypatch.setattr(build, "_compiled", lambda compiler: chosen.append(compiler) or tmp_path / "none.so")
+    monkeypatch.setattr(NativeLibrary, "compiled", lambda _, compiler: chosen.append(compiler) or tmp_path / "none.so")
     for there in (["clang"], ["cc", "clang"], ["gcc", "cc", "clang"]):
-        monkeypatch.setattr(build.shutil, "which", lambda name, there=there: name if name in there else None)
+        monkeypatch.setattr(native_library.shutil, "which", lambda name, there=there: name if name in there else None)
         build.load_kernel.cache_clear()
         with pytest.warns(RuntimeWarning, match="could not build"):
             build.load_kernel()
@@ -307,11 +310,11 @@ def test_without_openmp_the_numbers_are_the_same(unloaded, monkeypatch, tmp_path
 def test_two_processes_at_once(tmp_path):
     """Both build, both load what they find, one library stays."""
     script = f"""
-import importlib.util
-spec = importlib.util.spec_from_file_location("build", {build.__file__!r})
-module = importlib.util.module_from_spec(spec)
+import importlib.util, pathlib, sys
+spec = importlib.util.spec_from_file_location("native_library", {native_library.__file__!r})
+module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-assert module.load_kernel().dtn_forward_f32
+assert module.NativeLibrary("dtn", pathlib.Path({str(KERNEL.sources)!r}), "DTN").load().dtn_forward_f32
 """
     environment = {**os.environ, "DYNAVIT_CACHE": str(tmp_path)}
     environment.pop("DYNAVIT_NATIVE", None)

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 import dynavit.norms.dtn.native.build as build
+import dynavit.norms.native_library as native_library
 from norms.dtn_cases import assert_close, expect, finite, layer, run, tokens
 
-SOURCES = sorted(build._HERE.glob("*.[ch]"))
+SOURCES = sorted(build.KERNEL.sources.glob("*.[ch]"))
 LEVELS = {"x86-64": "sse2", "x86-64-v3": "avx2", "x86-64-v4": "avx512f"}  # vectors of 16, 32 and 64 bytes; flag in cpuinfo
 
 
@@ -32,7 +33,7 @@ def compile_with(monkeypatch):
             assert compiler != "gcc", "these tests need gcc"
             pytest.skip(f"{compiler} is not installed")
         monkeypatch.setenv("CC", compiler)
-        monkeypatch.setattr(build, "_FLAGS", [*build._FLAGS, "-Wall", "-Wextra", "-Werror", *flags])
+        monkeypatch.setattr(native_library, "FLAGS", [*native_library.FLAGS, "-Wall", "-Wextra", "-Werror", *flags])
         build.load_kernel.cache_clear()
         return build.load_kernel()
 

@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import dynavit.norms.native_library as native_library
 from dynavit.norms import create_norm, feature, passes, sn
 from dynavit.norms.annealed import AnnealedNorm
+from dynavit.norms.native_library import NativeLibrary
 from dynavit.norms.passes import build, native
 from dynavit.norms.statistics import projected_map, running, standardised
 from norms.test_contract import run
@@ -214,13 +216,13 @@ def test_a_library_that_was_cut_off_is_built_again(unloaded, monkeypatch):
     """It is not opened: that would kill the process."""
     built, opened = [], []
 
-    def pretended(compiler: str, folder: Path) -> Path:
+    def pretended(library: NativeLibrary, compiler: str, folder: Path) -> Path:
         built.append(compiler)
         (folder / "passes.so").write_text("whole")
         return folder / "passes.so"
 
-    monkeypatch.setattr(build, "_build", pretended)
-    monkeypatch.setattr(build.ctypes, "CDLL", lambda path: opened.append(Path(path).read_text()) or path)
+    monkeypatch.setattr(NativeLibrary, "build", pretended)
+    monkeypatch.setattr(native_library.ctypes, "CDLL", lambda path: opened.append(Path(path).read_text()) or path)
     library = Path(str(build.load_passes()))
     library.write_text("who")
     build.load_passes.cache_clear()
@@ -236,7 +238,7 @@ def test_compilers_have_nothing_to_say(compiler, unloaded, monkeypatch):
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     monkeypatch.setenv("CC", compiler)
-    monkeypatch.setattr(build.shared, "_FLAGS", [*build.shared._FLAGS, "-Wall", "-Wextra", "-Werror"])
+    monkeypatch.setattr(native_library, "FLAGS", [*native_library.FLAGS, "-Wall", "-Wextra", "-Werror"])
     assert isinstance(build.load_passes(), ctypes.CDLL)
 
 
