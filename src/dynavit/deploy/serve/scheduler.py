@@ -207,7 +207,8 @@ class Scheduler:
         """The stage of the earliest deadline that can still be met, but not if another stage goes first.
 
         Jobs that have no answer yet come before those that would only get a better one: else, where deep steps take long,
-        every tenth image got none at all (4,000 simulated ones at 80 % load, deadline 3 s_1(B); in this order at most 3 in 1,000).
+        every tenth image got none at all (4,000 simulated ones at 80 % load, deadline 3 s_1(B)). In this order at most 3 in
+        1,000 get none.
         """
         return next((job.exit for job in view.urgent if view.ready[job.exit - 1]), None)
 
