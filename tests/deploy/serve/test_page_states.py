@@ -156,7 +156,7 @@ def test_models_without_calibration_or_with_one_exit(visit):
     one, uncalibrated = Fake(exits=1), Fake(exits=2, calibrated=False, explain=False)
     try:
         tab = visit(one)
-        assert tab.run("document.getElementById('slider').disabled") and "one exit" in tab.text("why-not")
+        assert tab.run("document.getElementById('slider').disabled") and "One exit" in tab.text("why-not")
         answered(tab)
         assert tab.text("left") == "the only exit" and one.budgets[-1] == {}
         tab = visit(uncalibrated)
