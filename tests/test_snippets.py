@@ -22,6 +22,7 @@ NOT_RUN = {
     "docs/detection.md": ["pip"],
     "docs/export.md": ["pip"],
     "docs/norms/dtn.md": ["needs a GPU"],
+    "docs/page.md": ["it listens until it is stopped"],
     "docs/results.md": ["needs CIFAR-10 and hours"],
     "docs/robustness.md": ["pip", "needs the ImageNet variants"],
     "docs/serve.md": ["pip", "needs a running server", "needs a running server", "needs Ray"],

@@ -55,7 +55,7 @@ def test_train_kill_resume_eval_predict_report(run, tmp_path):
     code, told, _ = run("predict", out, tmp_path / "grey.png", *ALL)
     assert code == 0 and told.strip() in [f"{tmp_path / 'grey.png'}: degrees {angle}" for angle in (0, 180)]
     code, _, problem = run("export", out, *ALL)
-    assert code == 2 and "a bundle answers with classes of images, and its task 'rotation' does not" in problem
+    assert code == 2 and "a bundle gives classes or features of images, and its task 'rotation' gives neither" in problem
     assert run("report", out, *ALL)[0] == 0
     assert f"The mean error is {result['degrees']:.1f}°." in (out / "report.html").read_text()
 

@@ -54,6 +54,7 @@ def search(
     _tell(run, calibrate_run(Subject.of(run, which), goal, **how, progress=choose_progress(quiet)))
     steps: list[Step] = [
         (["predict", run, "photo.jpg"], "stops where it is sure"),
+        (["serve", run], "a page, and answers over HTTP"),
         (["export", run], "ONNX, a file per exit"),
     ]
     tell_next(*steps, quiet=quiet)

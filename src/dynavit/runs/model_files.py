@@ -238,7 +238,7 @@ def _other_weights(card: ModelCard, weights: str | None) -> str:
     from ..tasks.table import TASKS
 
     known = TASKS[card.task].other_weights
-    if weights not in known:
+    if weights is None or weights not in known:
         raise ValueError(f"a run of the task {card.task!r} keeps no weights {weights!r}; that is for self-distillation (dino)")
     return OWN_PREFIX + known[weights]
 

@@ -281,8 +281,11 @@ class Judge:
                 self.progress.step(step)
         finally:
             self.progress.end()
-        known = torch.cat(labels)
-        return {name: Pieces(*(torch.cat(part) for part in zip(*some, strict=True)), known) for name, some in parts.items()}
+        known, joined = torch.cat(labels), {}
+        for name, some in parts.items():
+            tokens, mean = (torch.cat(part) for part in zip(*some, strict=True))
+            joined[name] = Pieces(tokens, mean, known)
+        return joined
 
     def write_features(self) -> None:
         """eval/probe/features-SPLIT.safetensors, of the model alone, with a checksum of the weights they come from."""

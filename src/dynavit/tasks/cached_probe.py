@@ -45,7 +45,7 @@ def fitted(features: Tensor, labels: Tensor, classes: int, l2: float, start: Lin
         return value
 
     with torch.enable_grad():
-        optimiser.step(loss)  # type: ignore[no-untyped-call]
+        optimiser.step(loss)
     return Linear(weight.detach(), bias.detach())
 
 

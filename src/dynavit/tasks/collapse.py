@@ -34,7 +34,7 @@ class Sums(NamedTuple):
     entropies: Tensor
     largest: Tensor
     gram: Tensor
-    count: Tensor
+    codes_seen: Tensor
 
     @classmethod
     def of(cls, codes: Tensor, features: Tensor) -> "Sums":
@@ -96,7 +96,7 @@ class CollapseWatch(nn.Module):
     def close(self, step: int, total: int) -> str | None:
         """End the window after step number `step`, counted from 0. If that shows a collapse for the first time: a sentence."""
         window = self.window
-        count = float(window.count)
+        count = float(window.codes_seen)
         found = code_measures(window.codes, window.entropies, count)
         found["effective_rank"] = effective_rank(window.gram)
         found["prototypes_used"] = float((window.largest > 0).sum())

@@ -78,9 +78,9 @@ class Dino(ImageTask):
         self.watch = CollapseWatch(dim, options.prototypes)
         self.steps_per_epoch, self.window_steps = 1, 1  # the loader tells
         self.bank: Loader | None = None
-        self.gradient_norms: dict[str, float] = {}
+        self.gradient_norms: dict[str, Tensor] = {}
+        self.pending: tuple[Tensor, Sums] | None = None  # collected in this step
         self.set_progress(0, 1)
-        self.forget_statistics()
 
     # ---- From options to a task
 
@@ -199,7 +199,7 @@ class Dino(ImageTask):
 
     def forget_statistics(self) -> None:
         """Drop what was collected in a step that is not made, or made again."""
-        self.pending: tuple[Tensor, Sums] | None = None
+        self.pending = None
 
     @torch.no_grad()
     def commit_statistics(self) -> None:
@@ -208,7 +208,7 @@ class Dino(ImageTask):
             return
         logits, *sums = sum_over_processes(self.pending[0], *self.pending[1])
         together = Sums(*sums)
-        self.centre.lerp_((logits / together.count).to(self.centre.dtype), 1 - self.options.centre_momentum)
+        self.centre.lerp_((logits / together.codes_seen).to(self.centre.dtype), 1 - self.options.centre_momentum)
         self.watch.add(together)
         self.forget_statistics()
         if (self.step + 1) % self.window_steps == 0:

@@ -58,7 +58,7 @@ class Heads:
 
 def best_head(heads: dict[str, Heads], held: dict[str, Tensor], labels: Tensor) -> tuple[str, int, list[dict[str, Any]]]:
     """The feature set and the number of the head that is best on the part kept back, the first of equals, and all of them."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"features": name, "rate": rate, "held_out": score}
         for name, each in heads.items()
         for rate, score in zip(each.rates, each.scores(held[name], labels), strict=True)

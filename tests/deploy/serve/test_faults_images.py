@@ -159,6 +159,7 @@ def test_f5_what_is_no_image(served, name):
     data, expected = NO_IMAGE[name]
     status, _, found = served.predict(data)
     assert status == expected and found["code"] in ("format", "undecodable", "empty_image")
+    assert ("scans" in found["error"]) == (name == "JPEG with a thousand scans")
     assert "PIL" not in found["error"] and "Traceback" not in json.dumps(found)
 
 

@@ -125,6 +125,8 @@ def test_f9_a_burst_beyond_the_queue():
         waiting = in_background(80, lambda at: server.predict(png()))
         eventually(lambda: server.totals().get("refused_total", 0) == 72)
         assert server.snapshot()["jobs"] == 8
+        server.service.decoder.prepare = None  # whoever is refused is not decoded first
+        assert server.predict(png())[2]["code"] == "queue_full"
         server.backend.gate.set()
         answers = waiting()
         assert sorted(status for status, _, _ in answers) == [200] * 8 + [503] * 72
@@ -134,6 +136,25 @@ def test_f9_a_burst_beyond_the_queue():
         clean(server)
         assert conserved(server)["images_total"] == 8
         assert server.service.ready and server.service.live
+
+
+def test_maps_have_a_limit_of_their_own():
+    """One is computed, some wait, and the next is refused; answers go on beside it."""
+    go_on = threading.Event()
+
+    def slowly(entry, exit):
+        go_on.wait(PATIENCE)
+        return {"grid": [1, 1], "attention": [[1.0]], "change": None}
+
+    with live(limits=Limits(max_explain=2), explainer=slowly) as server:
+        ask = ("POST", "/v1/explain", png(), {"Content-Type": "image/png"})
+        waiting = in_background(3, lambda at: server.ask(*ask))
+        eventually(lambda: server.service.explaining == 3)
+        status, headers, found = server.ask(*ask)
+        assert (status, found["code"]) == (503, "explain_full") and "retry-after" in headers
+        go_on.set()
+        assert [status for status, _, _ in waiting()] == [200] * 3
+        assert server.predict(png())[0] == 200 and server.service.explaining == 0
 
 
 def test_f9_as_429_and_as_not_ready():

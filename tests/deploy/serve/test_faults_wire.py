@@ -185,6 +185,16 @@ def test_f2_a_steady_body_is_not_slow(parser):
 
 
 @pytest.mark.parametrize("parser", PARSERS)
+def test_f2_a_body_below_the_rate(parser):
+    """Long before its time is over."""
+    limits = Limits(body_grace=0.3, body_time=30.0, body_rate=20_000)
+    with live(parser=parser, limits=limits) as server, server.connect() as connection:
+        connection.sendall(head("/v1/predict", "Content-Type: image/png", "Content-Length: 100000") + bytes(2_000))
+        start = time.monotonic()
+        assert b"slow_body" in connection.recv(4096) and time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("parser", PARSERS)
 def test_f2_a_header_without_end(parser):
     with live(parser=parser, limits=Limits(max_header=20_000, max_path=5_000)) as server, server.connect() as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 30_000)

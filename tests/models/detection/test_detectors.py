@@ -68,16 +68,21 @@ def test_anchors_of_cells_that_only_a_neighbour_makes_are_not_used():
     assert usable[0].shape == (2, 16 * 9) and usable[0][0].all()
     assert usable[0][1].unflatten(0, (4, 4, 9)).all(-1).int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 0], [0] * 4, [0] * 4]
     assert usable[1][1].unflatten(0, (2, 2, 9)).all(-1).int().tolist() == [[1, 1], [0, 0]]
+    _, (fine,) = lay_anchors([torch.zeros(1, 1, 16, 16)], (8,), 4.0, THIRDS, torch.tensor([[33, 65]]))
+    assert int(fine.sum()) == 9 * 8 * 12  # padded alone it has 64 x 96 pixels, and these cells count
 
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_an_image_has_the_same_detections_in_every_batch(name):
     model = build(name, padding="all")
     batch, sizes = images((64, 64), (96, 128), (50, 90))
-    together = model.detect(batch, sizes, ALL)
+    together, every = model.detect(batch, sizes, ALL), model.dense(batch, sizes)
     for at in (0, 2):
         height, width = ((-(-n // 32)) * 32 for n in sizes[at].tolist())
         (alone,) = model.detect(batch[at : at + 1, :, :height, :width], sizes[at : at + 1], ALL)
+        dense = model.dense(batch[at : at + 1, :, :height, :width], sizes[at : at + 1])
+        for ours, usable, its in zip(every.logits, every.usable, dense.logits, strict=True):
+            torch.testing.assert_close(ours[at][usable[at]], its[0], rtol=1e-9, atol=1e-9)
         assert len(alone["boxes"]) == 10
         for part in ("boxes", "scores", "labels"):
             torch.testing.assert_close(together[at][part], alone[part], rtol=1e-6, atol=1e-6)

@@ -3,6 +3,7 @@
 Never a path and never an address: there is nothing for a server to be tricked into opening. Nothing touches the disk.
 """
 
+import asyncio
 import base64
 import binascii
 import json
@@ -16,6 +17,7 @@ from .limits import Limits
 from .problems import Problem
 from .service import Upload, budget_problem
 
+LARGE = 256 << 10  # bytes
 MOST_TOP = 10
 OWN_WORDS = ("top", "probabilities")  # of a query, beside the budget
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -45,18 +47,24 @@ async def read_asked(body: bytes, content_type: str, query: Mapping[str, str], l
             raise Problem(422, "options", "the part options is a JSON object")
         return _checked(uploads, options, ("budget", *OWN_WORDS), limits)
     if kind == "application/json":
-        plain = read_json(body, limits)
-        if not isinstance(plain, dict) or not isinstance(plain.get("images"), list):
-            raise Problem(422, "images", 'images is a list: {"images": [{"b64": ...}]}')
-        _check_count(len(plain["images"]), limits)
-        uploads = [_from_json(item, at) for at, item in enumerate(plain["images"])]
-        return _checked(uploads, plain, ("images", "budget", *OWN_WORDS), limits)
+        if len(body) > LARGE:  # megabytes of base64 would hold the event loop up
+            return await asyncio.to_thread(_read_plain, body, limits)
+        return _read_plain(body, limits)
     raise Problem(
         415,
         "content_type",
         f"the Content-Type {kind[:100]!r} is not taken",
         hint=f"{', '.join(FORMATS.values())}, multipart/form-data or application/json",
     )
+
+
+def _read_plain(body: bytes, limits: Limits) -> Asked:
+    plain = read_json(body, limits)
+    if not isinstance(plain, dict) or not isinstance(plain.get("images"), list):
+        raise Problem(422, "images", 'images is a list: {"images": [{"b64": ...}]}')
+    _check_count(len(plain["images"]), limits)
+    uploads = [_from_json(item, at) for at, item in enumerate(plain["images"])]
+    return _checked(uploads, plain, ("images", "budget", *OWN_WORDS), limits)
 
 
 def read_json(body: bytes, limits: Limits) -> Any:

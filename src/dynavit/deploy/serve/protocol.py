@@ -50,7 +50,7 @@ def guarded(parser: str, limits: Limits, on_slow: Callable[[], None]) -> type[as
             self._timer: asyncio.TimerHandle | None = None
             self._seen: Any = None  # the latest cycle
             self._since, self._got = 0.0, 0
-            self._in_header = False
+            self._heard = self._in_header = False
             if len(self.connections) > limits.max_connections and not _make_room(resting):
                 transport.abort()
                 return
@@ -64,6 +64,7 @@ def guarded(parser: str, limits: Limits, on_slow: Callable[[], None]) -> type[as
 
         def data_received(self, data: bytes) -> None:
             resting.pop(self, None)
+            self._heard = True
             self._got += len(data)
             super().data_received(data)
             if self.transport.is_closing():
@@ -105,7 +106,7 @@ def guarded(parser: str, limits: Limits, on_slow: Callable[[], None]) -> type[as
             self._late("slow_header", "the header of the request did not arrive in time")
 
         def _late(self, code: str, error: str) -> None:
-            if self._got and not self.transport.is_closing():  # one that never sent anything is only closed
+            if self._heard and not self.transport.is_closing():  # one that never sent anything is only closed
                 on_slow()
                 self._close(408, code, error)
             else:

@@ -18,7 +18,7 @@ MASKED_CUT, LEAST_MASS = 1e-30, 1e-25
 def kernel_cut(dtype: torch.dtype) -> float:
     """Weights below this share of their row's largest one change nothing at this precision and are set to zero.
 
-    The mass that a row loses is of the size of the cut, a fortieth of what rounding its numbers loses. Left in, small weights
+    The mass that a row loses is of the size of the cut, less than rounding a single number loses. Left in, small weights
     cost products, and the smallest become subnormal numbers, on which CPUs multiply 10 to 30 times slower.
     """
     return torch.finfo(dtype).eps / 20

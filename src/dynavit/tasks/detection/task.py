@@ -140,31 +140,32 @@ class Detection(Task):
 
     def read_input(self, path: Path, facts: Mapping[str, Any]) -> dict[str, Tensor]:
         """A file, resized and normalised as the data set did it, with its own size beside it."""
-        from ...data.detection.dataset import preparation_of
-        from ...data.detection.transform import joined
-        from ...data.read_image import read_image
+        from ...data.detection.inputs import file_input
 
         missing = [name for name in ("short", "long", "mean", "std") if name not in facts]
         if missing:
             raise ValueError(f"the run's model.json does not say how an image becomes an input: {', '.join(missing)} missing")
-        picture = read_image(path)
-        inputs, _ = joined([(preparation_of(facts).pixels(picture), {})])
-        return {**inputs, "originals": torch.tensor([[picture.height, picture.width]])}
+        return file_input(path, facts)
+
+    def input_of(self, batch: Batch) -> dict[str, Tensor]:
+        """A sample of a data set, with its own size beside it."""
+        from ...data.detection.inputs import sample_input
+
+        return sample_input(batch)
 
     @torch.no_grad()
     def answer(self, inputs: Mapping[str, Tensor], facts: Mapping[str, Any], top: int, policy: Any = None) -> dict[str, Any]:
         """{"found": [{"label", "confidence", "box": [x1, y1, x2, y2], "mask"}, ...], "size": [height, width]}, everything.
 
-        Boxes are in pixels of the file; of a sample of a data set, in those of the image as it was resized. `top` has no say:
-        each thing has one class.
+        Boxes are in pixels of the file or of the stored image. `top` has no say: each thing has one class.
         """
+        from ...data.detection.inputs import origin_of
         from ...data.detection.results import answer_of
 
-        sizes = inputs["sizes"]
-        height, width = inputs.get("originals", sizes)[0].tolist()
-        (found,) = self.detector.detect(inputs["images"], sizes, self.rules)
-        own = in_original(found, (int(sizes[0, 0]) / height, int(sizes[0, 1]) / width), (height, width))
-        return answer_of(own, facts["classes"], (height, width))
+        origin = origin_of(inputs)
+        (found,) = self.detector.detect(inputs["images"], inputs["sizes"], self.rules)
+        own = in_original(found, origin["scale"], origin["original_size"])
+        return answer_of(own, facts["classes"], origin["original_size"])
 
     @classmethod
     def surer_than(cls, answer: Mapping[str, Any], score: float) -> Mapping[str, Any]:
@@ -174,13 +175,9 @@ class Detection(Task):
 
     @classmethod
     def draw(cls, picture: Any, answer: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
-        """On the picture in the size that the answer is about: samples of a data set are answered as they were resized."""
         from ...analysis.draw import draw_detections
         from ...data.detection.results import result_of
 
-        height, width = answer["size"]
-        if picture.size != (width, height):
-            picture = picture.resize((width, height))
         return draw_detections(picture, result_of(answer, facts["classes"]), facts["classes"], score=0)
 
     @classmethod

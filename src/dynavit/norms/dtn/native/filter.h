@@ -8,7 +8,7 @@
    moments of centred numbers do not cancel. Returns the centre, relative to `reference`. No result
    depends on the exact centre, so that of some tokens is enough. */
 static V centre_block(V *x, V *xx, long tokens, REAL reference) {
-    long step = tokens < 64 ? 1 : 3, count = 0; /* no side of a usual grid is a multiple of 3 */
+    long step = tokens < 64 ? 1 : 3, count = 0; /* odd, unlike most rows */
     V origin = x[0], even = {0}, odd = {0};
     for (long t = 0; t < tokens; t += 2 * step, count++) even += x[t] - origin;
     for (long t = step; t < tokens; t += 2 * step, count++) odd += x[t] - origin;
