@@ -8,7 +8,8 @@ from torch import nn
 
 import dynavit
 from convert.models import Language, small_vit, timm_model
-from dynavit.bench.norms import run_norm_bench
+from dynavit.bench import norms as norm_bench
+from dynavit.bench.norms import Shape, run_norm_bench
 from dynavit.cli.list import norm_rows
 from dynavit.convert import SwapPlan, apply_plan, plan_swap, swap_norms
 from dynavit.norms.factory import NORMS, folds, register_norm
@@ -96,11 +97,12 @@ def test_the_example_replaces_trained_layer_norms(mine):
 
 
 @pytest.mark.parametrize("norm", ["mine", "silent"])
-def test_created_listed_and_measured(norm, mine, silent):
+def test_created_listed_and_measured(norm, mine, silent, monkeypatch):
     assert norm in dynavit.list_norms() and not folds(norm)
     (row,) = [row for row in norm_rows() if row.name == norm]
     assert row.description.startswith("Each channel learns" if norm == "mine" else "")
     assert row.options == {}
+    monkeypatch.setattr(norm_bench, "SHAPES", {"B": Shape(2, (3, 3), 8, 2), "D": Shape(2, (9,), 8, 2)})
     bench = run_norm_bench([norm], ["B", "D"], repeats=1, sweep=False)
     assert [(row.shape, row.norm) for row in bench.rows if row.norm == norm] == [("B", norm), ("D", norm)]
 

@@ -106,6 +106,24 @@ def test_single_precision_and_no_affine_map(name, affine, by_torch):
     torch.testing.assert_close(norm.state_dict(), other.state_dict(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["zscore", "minmax", "ldfn"])
+def test_outliers_are_clipped_alike(name, by_torch):
+    """The median of a window in any order, and statistics far beyond it on both sides."""
+    noise = torch.Generator().manual_seed(0)
+    norm = layer(name, 70, tau=1.0)
+    other, rows = copy.deepcopy(norm), norm.pending.shape[0]
+    steps = [1 + torch.rand(rows, 70, generator=noise, dtype=torch.float64) for _ in range(30)]
+    for at in range(10, 30, 3):
+        steps[at] *= 50 if at % 2 else 0.02
+    weight = torch.full((rows, 1), 9.0, dtype=torch.float64)
+    for step in steps:
+        norm.move(step, weight)
+    by_torch()
+    for step in steps:
+        other.move(step, weight)
+    torch.testing.assert_close(norm.state_dict(), other.state_dict(), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["prepbn", "ldfn"])
 @pytest.mark.parametrize("progress", [0.0, 1.0])
 def test_both_ends_of_annealing(name, progress, by_torch):
