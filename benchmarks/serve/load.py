@@ -421,13 +421,14 @@ class Bench:
             value = on_time / max(len(work) - refused, 1)
             whys = [request.answer["results"][0]["why"] for request in answered]
             self.found[f"deadlines {model}"] = {
+                **latencies(work),
                 "deadline_ms": deadline,
                 "offered": len(work),
                 "answered": len(answered),
                 "refused": refused,
                 "on_time": on_time,
+                "unanswered": len(work) - len(answered) - refused,
                 "by_deadline": whys.count("deadline"),
-                **latencies(work),
             }
             what = f"on time (+10 ms wire), {model}, {deadline:.0f} ms; {refused} of {len(work)} refused"
             self.row("A9", what, value, ">= 0.99", ">= 0.999", value >= 0.99, value >= 0.999)
