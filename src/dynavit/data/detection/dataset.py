@@ -83,7 +83,7 @@ class DetectionData:
     notes: tuple[str, ...] = ()
     caution: str = ""
     task: str = TASK
-    model: str | None = None
+    model: str | None = "retinanet"
 
     @property
     def mean(self) -> tuple[float, ...]:
