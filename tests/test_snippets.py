@@ -20,6 +20,7 @@ NOT_RUN = {
     "README.md": ["make", "pip"],
     "CONTRIBUTING.md": ["make"],
     "docs/detection.md": ["pip"],
+    "docs/dino.md": ["needs CIFAR-10 and an hour"],
     "docs/export.md": ["pip"],
     "docs/norms/dtn.md": ["needs a GPU"],
     "docs/page.md": ["it listens until it is stopped"],

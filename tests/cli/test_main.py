@@ -19,7 +19,7 @@ RUN = {
     " workers train_root train_list val_root val_list options",
     "augment": "recipe padding flip auto_augment erase mixup cutmix label_smoothing repeats",
     "optim": "algorithm momentum backbone_lr weight_decay decay_all betas eps schedule warmup_epochs warmup_steps min_lr clip"
-    " accumulate layer_decay",
+    " clip_mode weight_decay_end accumulate layer_decay",
     "ema": "decay warmup",
     "engine": "precision compile parallel log_every scalars_every eval_every checkpoint_every check_finite threads device"
     " tensorboard",
@@ -48,14 +48,18 @@ OF_A_SERVICE = set(SERVICE.split())
 def test_commands_and_options_change_only_on_purpose():
     frozen = {
         "train": OF_A_RUN | {"out", "resume", "overwrite", "quiet"},
-        "eval": WHICH | {"run", "split", "batch_size", "model", "trust_pt2", "json", "quiet"},
+        "eval": WHICH
+        | {"run", "split", "batch_size", "model", "trust_pt2", "json", "quiet", "save_predictions"}
+        | {"protocol", "features", "neighbours", "probe_epochs"},
         "robust": WHICH
         | {"runs", "split", "baseline", "corruptions", "severities", "limit", "seed", "exact", "processes", "batch_size"}
         | {"imagenet_c", "imagenet_r", "imagenet_a", "json", "quiet"},
-        "compare": OF_A_RUN | {"norms", "seeds", "vary", "baseline", "title", "processes", "out", "overwrite", "quiet"},
+        "compare": OF_A_RUN
+        | {"norms", "seeds", "vary", "baseline", "equal", "title", "processes", "out", "overwrite", "quiet"},
         "report": {"directory", "out"},
         "analyze": WHICH | {"runs", "split", "images", "shown", "layers", "token", "out", "quiet"},
-        "predict": WHICH | {"run", "images", "top", "split", "limit", "int8", "trust_pt2", "json", "out", "quiet"},
+        "predict": WHICH
+        | {"run", "images", "top", "split", "limit", "int8", "trust_pt2", "json", "out", "quiet", "draw", "score"},
         "calibrate search": WHICH
         | {"run", "gmacs", "milliseconds", "accuracy", "p", "split", "judge", "confidence", "batch_size", "quiet"},
         "calibrate judge": WHICH | {"run", "split", "batch_size", "quiet"},

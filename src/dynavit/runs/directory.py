@@ -34,7 +34,7 @@ BETWEEN_RENAMES = 1.0  # seconds, at most: while a checkpoint gives its name to 
 # Kinds of figures, and of robustness; tests compare them with those that are written.
 KINDS = (
     *("magnitudes", "attention_distance", "mean_variation", "lambda", "dtn_nature"),
-    *("positions", "directions", "attention_maps", "exits"),
+    *("positions", "directions", "attention_maps", "exits", "anchors", "padding"),
 )
 ROBUSTNESS = ("corruptions", "imagenet_c", "imagenet_r", "imagenet_a")
 

@@ -7,7 +7,6 @@ the stored cost, whatever the machine is doing then, so a run never changes its 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.report.shapes import ComparisonFile
 from ..common.files import read_json
 from .directory import ComparisonDirectory
 
@@ -63,4 +62,6 @@ def epochs_that_fit(epochs: float, step_ratio: float) -> float:
 
 def _stored(directory: ComparisonDirectory) -> dict[str, Any]:
     """comparison.json, {} if there is none yet."""
+    from ..analysis.report.shapes import ComparisonFile  # brings the whole report
+
     return read_json(directory.comparison_file, ComparisonFile) if directory.is_comparison() else {}

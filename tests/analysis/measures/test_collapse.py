@@ -35,7 +35,7 @@ def test_information_is_the_mean_divergence_from_the_mean_code():
 
 
 def test_effective_rank():
-    same = torch.ones(30, 1) @ torch.rand(1, 6)
+    same = torch.ones(30, 1, dtype=torch.float64) @ torch.rand(1, 6, generator=torch.Generator().manual_seed(0)).double()
     assert effective_rank(same.T @ same) == pytest.approx(1, abs=1e-4)
     assert effective_rank(torch.eye(6)) == pytest.approx(6)
     x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -261,10 +261,11 @@ def test_memory_in_flight_is_bounded():
 
 def test_large_images_wait_for_each_other():
     """Eight images at once, of which two fit: never more than two, and all are answered."""
-    seen, lock = [], threading.Lock()
+    seen, lock, two = [], threading.Lock(), threading.Barrier(2)
     limits = Limits(decode_memory=2 * 4 * 64 * 64, max_pixels=64 * 64, decode_threads=4)
 
     def prepare(image):
+        two.wait(20)  # nobody goes on alone, so two are inside
         with lock:
             seen.append(decoder.memory.used)
         image.load()

@@ -29,7 +29,7 @@ def evaluation(**changes):
 
 
 def run(**changes):
-    return Run("x", Path("x"), {}, {}, [], {"test": evaluation(**changes)}, {}, {}, Inside("", Path(), {}, {}), True)
+    return Run("x", Path("x"), {}, {}, [], {"test": evaluation(**changes)}, {}, {}, {}, Inside("", Path(), {}, {}), True)
 
 
 def test_tables_a_sheet_and_a_gallery():

@@ -15,7 +15,7 @@ def run(name, predictions, *, seed=0, labels="0123456789", log=(), ladder=LADDER
     right = sum(a == b for a, b in zip(labels, predictions, strict=True))
     result = {"accuracy": right / len(labels), "samples": len(labels), "labels": labels, "predictions": predictions}
     result |= {"ladder": ladder, "by_root": [{"root": "[MIN", "samples": 10, "accuracy": 0.5}]}
-    return Run(name, Path(name), {"seed": seed}, {}, list(log), {"test": result}, {}, {}, NOTHING_INSIDE, True)
+    return Run(name, Path(name), {"seed": seed}, {}, list(log), {"test": result}, {}, {}, {}, NOTHING_INSIDE, True)
 
 
 def comparison(*settings):
