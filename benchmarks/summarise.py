@@ -1,4 +1,4 @@
-"""Comparison directories (`dynavit compare`) -> one JSON file for benchmarks/results: accuracies per seed, means, differences.
+"""Comparison directories (`dynavit compare`) -> one JSON file for benchmarks/results: main metric per seed, means, differences.
 
 python benchmarks/summarise.py runs/cifar10 runs/fashion --out benchmarks/results/DATE-norms-on-images.json
 """
@@ -13,14 +13,14 @@ from dynavit.common.files import write_json
 
 
 def summary(comparison: Comparison, directory: Path) -> dict:
-    split, rows = comparison.split, []
-    base = comparison.baseline.results(split, "top1") if comparison.baseline else {}
+    split, rows, metric = comparison.split, [], comparison.shown_metric.name
+    base = comparison.baseline.results(split, metric) if comparison.baseline else {}
     for setting in comparison.settings:
-        top1 = setting.results(split, "top1")
-        row = {"name": setting.name, "top1_by_seed": top1, "mean": mean(list(top1.values()))}
-        row["standard_error"] = standard_error(list(top1.values())) if len(top1) > 1 else None
+        found = setting.results(split, metric)
+        row = {"name": setting.name, f"{metric}_by_seed": found, "mean": mean(list(found.values()))}
+        row["standard_error"] = standard_error(list(found.values())) if len(found) > 1 else None
         if base and setting.name != comparison.baseline.name:
-            difference = paired_difference(top1, base)
+            difference = paired_difference(found, base)
             row["difference_to_baseline"] = {
                 "mean": difference.mean,
                 "interval95": list(difference.interval) if difference.interval else None,
