@@ -192,7 +192,8 @@ def test_half_precision_trains(name):
         losses = losses_of(model, batch_of(THINGS[0]))
     losses["loss"].backward()
     assert losses["loss"].dtype == torch.float32
-    assert all(value.grad.isfinite().all() for value in model.parameters())
+    for parameter, value in model.named_parameters():
+        assert value.grad.isfinite().all(), parameter
 
 
 @pytest.mark.parametrize("name", ["test_retinanet", "test_maskrcnn"])

@@ -12,6 +12,20 @@ from torch import Tensor, nn
 from .padding import without_padding
 
 
+class Coarser(nn.Conv2d):
+    """3x3 convolution of stride 2, which pads by itself.
+
+    If oneDNN pads, in bfloat16 with AVX-512, a map of one column gets a gradient of the weight that holds whatever was in
+    memory, NaN too, where the kernel sees padding alone (torch 2.13).
+    """
+
+    def __init__(self, own: int, width: int) -> None:
+        super().__init__(own, width, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.pad(x, (1, 1, 1, 1)))
+
+
 class FPN(nn.Module):
     """Maps (b, channels_i, rows_i, cols_i), fine to coarse -> maps of `width` channels, and coarser ones behind them.
 
@@ -27,7 +41,7 @@ class FPN(nn.Module):
         self.laterals = nn.ModuleList(nn.Conv2d(own, width, 1) for own in channels)
         self.outputs = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in channels)
         inputs = (channels[-1], width) if extra == "convolved" else ()
-        self.coarser = nn.ModuleList(nn.Conv2d(own, width, 3, stride=2, padding=1) for own in inputs)
+        self.coarser = nn.ModuleList(Coarser(own, width) for own in inputs)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.xavier_uniform_(module.weight)
