@@ -16,6 +16,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(SkipRule(SHARED), "skip_rule")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file goes first: processes take whole files, and one that begins last would keep the others waiting."""
+    items.sort(key=lambda item: item.path.name != "test_snippets.py")
+
+
 @pytest.fixture(scope="session")
 def shared_golden() -> Path:
     """The directory of numbers produced by running the released code; a checkout without it skips the test."""

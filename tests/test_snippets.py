@@ -33,8 +33,16 @@ RUN = {"python", "sh"}
 SHOWN = {"text", "toml", "json"}
 
 
+# Commands of these pages are those of others, or of tests of their own; the names and options in all of them are checked by
+# tests/test_documents.py.
+LONG = {"docs/dino.md", "docs/detection_models.md", "docs/sequences.md"} | {name for name in DOCUMENTS if "tutorials/" in name}
+
+
 @pytest.mark.usefixtures("no_guest_stays")
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in DOCUMENTS if name != "CONTRIBUTING.md"],
+)
 def test_snippets_run(name, tmp_path, monkeypatch, capsys):
     provide(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -298,8 +298,12 @@ def test_a_resumed_comparison_keeps_the_measured_costs(tmp_path, costs_of_steps,
     ],
 )
 def test_a_comparison_at_equal_time_stays_what_it_is(tmp_path, costs_of_steps, options, message):
+    """It is told by its file alone, before anything is trained."""
     out = tmp_path / "x"
-    told_by(out, norms=["ln", "dtn"], seeds=[0], equal="time")
+    out.mkdir()
+    rows = [{"name": "ln", "step_ratio": 1.0, "epochs": 0.2}, {"name": "dtn", "step_ratio": 1.25, "epochs": 0.16}]
+    stored = {"varied": ["norm"], "settings": [], "equal": "time", "cost": rows, "machine": {}}
+    (out / "comparison.json").write_text(json.dumps(stored))
     before = (out / "comparison.json").read_bytes()
     with pytest.raises(ValueError, match=message):
         told_by(out, norms=["ln", "dtn"], seeds=[0], **options)

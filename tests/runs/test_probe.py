@@ -115,6 +115,7 @@ def test_the_command(run, capsys):
     assert main(["eval", str(run), "--protocol", "knn", "--weights", "ema"]) == 2
 
 
+@pytest.mark.slow
 def test_what_else_works_on_the_backbone(run, tmp_path):
     model = dynavit.load(run)
     images = torch.randn(2, 1, 8, 8)

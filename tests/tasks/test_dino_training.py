@@ -88,7 +88,14 @@ def test_what_a_run_holds(whole):
     assert {"knn", "linear", "knn_pixels"} <= found.keys() and found["bank"] == 60
 
 
-@pytest.mark.parametrize("moment", ["before the step", "before the teacher follows", "while a checkpoint is written"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("before the step", marks=pytest.mark.slow),
+        "before the teacher follows",
+        pytest.param("while a checkpoint is written", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_was_killed_goes_on_bit_for_bit(whole, tmp_path, monkeypatch, moment):
     at = 3  # the fourth of six steps; a checkpoint is written after the second and the fourth
 
