@@ -16,13 +16,17 @@ from norms.dtn_cases import assert_close, cotangent, error, finite, layer, run, 
 NEAR = 1e-11
 
 
-def pooled_positional(position: Tensor, grid: tuple[int, int], k: int, mask: Tensor) -> Tensor:
-    """P (b, h, t, t): exp of the score between the cells of i and j, over the real tokens j, rows summing to 1."""
+def pooled_positional(position: Tensor, grid: tuple[int, int], k: int, mask: Tensor, radius: int | None = None) -> Tensor:
+    """P (b, h, t, t): exp of the score between the cells of i and j, over the real tokens j, rows summing to 1.
+
+    With a radius, over those whose cells are at most so many rows and columns away.
+    """
     token = torch.arange(math.prod(grid))
     row, col = token // grid[1] // k, token % grid[1] // k
     dx, dy = (cell[None, :] - cell[:, None] for cell in (col, row))
     score = position[:, 0, None, None] * (dx**2 + dy**2) + position[:, 1, None, None] * dx + position[:, 2, None, None] * dy
-    return oracle.softmax_rows(score[None], mask[:, None, None, :])
+    seen = mask[:, None, None, :]
+    return oracle.softmax_rows(score[None], seen if radius is None else seen & (dx.abs() <= radius) & (dy.abs() <= radius))
 
 
 def expect_pooled(norm, x: Tensor, grid: tuple[int, int], mask: Tensor | None = None):
@@ -30,7 +34,7 @@ def expect_pooled(norm, x: Tensor, grid: tuple[int, int], mask: Tensor | None = 
     leaves = {key: p.detach().double().requires_grad_() for key, p in norm.named_parameters()}
     prefix = norm.num_prefix_tokens
     patches = torch.ones(len(x), math.prod(grid), dtype=torch.bool) if mask is None else mask[:, prefix:]
-    P = pooled_positional(leaves["position"], grid, norm.pool, patches)
+    P = pooled_positional(leaves["position"], grid, norm.pool, patches, norm.radius)
     lam = [leaves[name].sigmoid() for name in ("mean_logit", "var_logit")]
     y = oracle.dtn(x, P, *lam, leaves["weight"], leaves["bias"], prefix=prefix, mask=mask, eps=norm.eps)
     y.backward(cotangent(y))
@@ -45,6 +49,19 @@ def test_equals_the_equations(way, grid, pool, prefix):
     """Also on grids that the pool does not divide."""
     norm, x = layer(20, 4, pool=pool, num_prefix_tokens=prefix, **way), tokens(2, prefix + math.prod(grid), 20)
     assert_close(run(norm, x, grid=grid), expect_pooled(norm, x, grid), NEAR)
+
+
+@pytest.mark.parametrize("sizes", [None, [(15, 17), (13, 9), (16, 11), (3, 5), (1, 1)]], ids=["whole", "padded"])
+@pytest.mark.parametrize("radius", [1, 2, 3])
+def test_a_radius_counts_cells(way, radius, sizes):
+    """The last row of cells away from the border may see one that is cut short: it is no copy of those before it."""
+    grid = (16, 17) if sizes else (15, 17)
+    norm, x = layer(20, 4, pool=2, radius=radius, **way), tokens(len(sizes or "ab"), math.prod(grid), 20)
+    valid = torch.ones(len(x), *grid, dtype=torch.bool)
+    for image, (rows, cols) in zip(valid, sizes or (), strict=False):
+        image[rows:], image[:, cols:] = False, False
+    mask = valid.flatten(1) if sizes else None
+    assert_close(run(norm, x, grid=grid, mask=mask), expect_pooled(norm, x, grid, mask), NEAR)
 
 
 @pytest.mark.parametrize("pool", [2, 4])

@@ -146,7 +146,9 @@ static Run band_run_transposed(const Band *band) {
 static int band_make(Band *band, const Score *score, int n) {
     band->n = n;
     band->width = band_width(n, score->radius);
-    size_t numbers = (size_t)(band->width < n ? band->width : n) * band->width;
+    /* One for each row at a border, one for all others; the last of these may see a cut source. */
+    int places = band->width < n ? band->width + (score->last != 1) : n;
+    size_t numbers = (size_t)places * band->width;
     band->p = malloc(numbers * sizeof(double) + 3 * n * sizeof(int)); /* in one piece */
     ExpTable table;
     if (!band->p || !exp_table_make(&table, score, n)) return 0;
@@ -154,11 +156,11 @@ static int band_make(Band *band, const Score *score, int n) {
     band->count = band->first + n;
     band->place = band->count + n;
     int reach = band->reach = table.reach;
-    for (int i = 0, places = 0, known_from = 1, known_to = 0; i < n; i++) {
+    for (int i = 0, next = 0, known_from = 1, known_to = 0; i < n; i++) {
         int from = i < reach ? -i : -reach, to = n - 1 - i < reach ? n - 1 - i : reach;
         int known = from == known_from && to == known_to; /* as all rows away from the borders */
         known = known && (i + to < n - 1 || score->last == 1);
-        band->place[i] = known ? band->place[i - 1] : places++;
+        band->place[i] = known ? band->place[i - 1] : next++;
         if (known) {
             band->first[i] = band->first[i - 1] + 1;
             band->count[i] = band->count[i - 1];
