@@ -63,7 +63,8 @@ def test_f15_out_of_memory_halves_batches():
         eventually(lambda: server.snapshot()["jobs"] == 9)
         server.backend.gate.set()
         assert [status for status, _, _ in waiting()] == [200] * 9
-        assert server.snapshot()["batch_limits"] == [2, 8, 8]
+        first, *others = server.snapshot()["batch_limits"]
+        assert first in (1, 2) and others == [8, 8]  # 8, 4, 2; or 3, 1, if three were there when it began
         server.backend.largest = 0
         status, _, found = server.predict(png())
         assert (status, found["code"]) == (500, "out_of_memory")
