@@ -241,3 +241,13 @@ def test_a_file_names_no_code(tmp_path):
     (tmp_path / "c.yaml").write_text("plugin: [mine.py]\n")
     with pytest.raises(ValueError, match="names no plug-ins.*give --plugin FILE.py beside it"):
         parse("--config", str(tmp_path / "c.yaml"))
+
+
+def test_a_word_that_is_none_of_those_allowed():
+    from typing import Literal
+
+    def compare(equal: Literal["epochs", "time"] = "epochs") -> None:
+        """Compare."""
+
+    with pytest.raises(ValueError, match="--equal: Expected epochs or time. Got value: tim "):
+        parse_options(compare, ["--equal", "tim"], prog="dynavit compare")

@@ -32,5 +32,5 @@ def plain_type(text: str) -> str:
     """
     text = re.sub(r"(?:typing\.)?Annotated\[(?:<class ')?(\w+)(?:'>)?, ([^\]]*)\]", r"\1 \2", text)
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
-    text = re.sub(r"Literal\[([^\]]*)\]", lambda found: " or ".join(re.findall(r"'([^']*)'", found[1])), text)
+    text = re.sub(r"(?:a typing\.)?Literal\[([^\]]*)\]", lambda found: " or ".join(re.findall(r"'([^']*)'", found[1])), text)
     return re.sub(r"Optional\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1", text)

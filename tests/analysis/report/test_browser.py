@@ -14,6 +14,7 @@ import pytest
 
 from analysis.report.inside.made_up_inside import make_inside, read, vit
 from analysis.report.made_up import ACCURACIES, make_comparison, make_run
+from colours import contrast, luminance
 from dynavit.analysis.report import write_report
 from dynavit.analysis.report.inside.draw_all import KINDS
 from dynavit.analysis.report.page import render
@@ -173,15 +174,3 @@ def test_words_in_figures_are_large_enough(frames):
         for figure in frame["figures"]:
             for word, left, top, right, bottom in figure["words"]:
                 assert max(right - left, bottom - top) > 8, (frame["name"], word)  # a lone letter is high, a turned word wide
-
-
-def contrast(one, other):
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-def luminance(colour):
-    """Of WCAG 2."""
-    channels = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -10,6 +10,7 @@ import re
 
 import pytest
 
+from colours import contrast, luminance
 from deploy.serve.browser import BROWSER, Browser
 from deploy.serve.fake_server import Fake, picture
 from deploy.serve.on_page import LOCKED, MEASURED, OFFLINE, READY, TOLD, answered, bomb, named, verdicts, visits
@@ -437,18 +438,6 @@ def test_no_width_scrolls_sideways_and_words_stand_out(fake, visit):
         assert len(found) > 40
         for words, ink, paper, size in found:
             assert contrast(ink, paper) >= 4.5 and size >= 12, (words, ink, paper, size)
-
-
-def contrast(one, other):
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-def luminance(colour):
-    """Of WCAG 2."""
-    channels = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 @pytest.mark.slow
