@@ -31,7 +31,7 @@ NAV = {
         "docs/page.md", "docs/serve_scheduler.md", "docs/analyze.md", "docs/robustness.md", "docs/scale.md", "docs/extend.md",
     ],
     "Norms": ["docs/norms/"],
-    "Results": ["docs/results.md", "docs/results/", "benchmarks/plan.md"],
+    "Results": ["docs/results/index.md", "docs/results/", "benchmarks/plan.md"],
     "Examples": ["examples/"],
     "Reference": {
         "Commands": ["reference/commands/"],
