@@ -94,10 +94,10 @@ def _door(server):
 
 def test_f1_all_bodies_together_are_bounded():
     with live(limits=Limits(max_body=64 << 10, max_image=32 << 10, max_bodies=96 << 10)) as server:
-        held = [server.connect() for _ in range(3)]
+        held = [server.connect() for _ in range(2)]
         for connection in held:
             connection.sendall(head("/v1/predict", "Content-Type: image/png", "Content-Length: 60000") + bytes(40_000))
-        eventually(lambda: _door(server).held < 96 << 10 and server.service.connections() >= 2)
+        eventually(lambda: _door(server).held == 80_000)
         with server.connect() as late:
             late.sendall(head("/v1/predict", "Content-Type: image/png", "Content-Length: 60000") + bytes(60_000))
             status, headers, found = read_answer(late)
@@ -115,6 +115,10 @@ def trickle(parser, count, limits):
     """`count` connections, of which a third trickles headers, a third bodies, and a third says nothing; what each was told."""
     body = head("/v1/predict", "Content-Type: image/png", "Content-Length: 100000")
     with live(parser=parser, limits=limits) as server:
+        patient, request = (
+            server.connect(),
+            head("/v1/predict", "Content-Type: image/png", f"Content-Length: {len(png())}") + png(),
+        )
         slow = {}
         for at in range(count):
             connection = server.connect()
@@ -122,7 +126,8 @@ def trickle(parser, count, limits):
             slow[connection] = at
         told, healthy, start = dict.fromkeys(range(count), b""), [], time.monotonic()
         while slow and time.monotonic() - start < 3 * PATIENCE:
-            healthy.append(server.predict(png())[0])
+            patient.sendall(request)
+            healthy.append(read_answer(patient)[0])
             readable, _, _ = select.select(list(slow), [], [], 0.1)
             for connection in list(slow):
                 try:
@@ -139,6 +144,7 @@ def trickle(parser, count, limits):
                     connection.close()
         assert not slow, f"{len(slow)} slow connections are still open"
         assert set(healthy) == {200}
+        patient.close()
         eventually(lambda: server.totals()["slow_clients_total"] == 2 * (count // 3))
         eventually(lambda: server.service.connections() == 0)
         return told
@@ -176,7 +182,7 @@ def test_f2_a_slow_second_request_on_the_same_connection(parser):
 def test_f2_a_steady_body_is_not_slow(parser):
     """A body that takes longer than the grace, but comes at the rate that is asked for."""
     image = png() + bytes(30_000)
-    with live(parser=parser, limits=Limits(**HURRIED, body_rate=20_000)) as server, server.connect() as connection:
+    with live(parser=parser, limits=Limits(**HURRIED, body_rate=1_000)) as server, server.connect() as connection:
         connection.sendall(head("/v1/predict", "Content-Type: image/png", f"Content-Length: {len(image)}"))
         for at in range(0, len(image), 3_000):
             connection.sendall(image[at : at + 3_000])
@@ -187,11 +193,10 @@ def test_f2_a_steady_body_is_not_slow(parser):
 @pytest.mark.parametrize("parser", PARSERS)
 def test_f2_a_body_below_the_rate(parser):
     """Long before its time is over."""
-    limits = Limits(body_grace=0.3, body_time=30.0, body_rate=20_000)
+    limits = Limits(body_grace=0.3, body_time=10 * PATIENCE, total_time=10 * PATIENCE, body_rate=20_000)
     with live(parser=parser, limits=limits) as server, server.connect() as connection:
         connection.sendall(head("/v1/predict", "Content-Type: image/png", "Content-Length: 100000") + bytes(2_000))
-        start = time.monotonic()
-        assert b"slow_body" in connection.recv(4096) and time.monotonic() - start < 15
+        assert b"slow_body" in connection.recv(4096)
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -236,15 +241,22 @@ def test_f3_a_thousand_idle_connections():
 
 
 def test_f3_where_all_are_busy_a_new_one_is_refused():
-    with live(limits=Limits(max_connections=3, max_streams=1)) as server:
+    patient = {
+        "header_time": 10 * PATIENCE,
+        "body_grace": 10 * PATIENCE,
+        "body_time": 10 * PATIENCE,
+        "total_time": 10 * PATIENCE,
+    }
+    with live(limits=Limits(max_connections=3, max_streams=1, **patient)) as server:
         busy = [server.connect() for _ in range(3)]
         for connection in busy:
-            connection.sendall(head("/v1/predict", "Content-Type: image/png", "Content-Length: 1000") + b"x")
-        eventually(lambda: server.service.connections() == 3)
-        time.sleep(0.1)
+            connection.sendall(head("/v1/predict", "Content-Type: image/png", "Content-Length: 2") + b"x")
+        eventually(lambda: _door(server).held == 3)
         with server.connect() as fourth:
             assert is_closed(fourth)
         for connection in busy:
+            connection.sendall(b"x")
+            assert read_answer(connection)[0] == 415
             connection.close()
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .jobs import OutOfMemory
 
-IDLE = 0.5  # seconds between two beats while nothing is to be done
+IDLE = 0.5  # seconds between two signs of life while nothing is to be done
 
 
 class Steps(Protocol):
@@ -83,9 +83,13 @@ class Executor:
     """Give it work with `run`, one piece at a time; `report` is called with the result, in this thread."""
 
     def __init__(
-        self, model: Steps, report: Callable[[Result | AsideResult], None], clock: Callable[[], float] = time.monotonic
+        self,
+        model: Steps,
+        report: Callable[[Result | AsideResult], None],
+        clock: Callable[[], float] = time.monotonic,
+        idle: float = IDLE,
     ) -> None:
-        self.model, self.report, self.clock = model, report, clock
+        self.model, self.report, self.clock, self.idle = model, report, clock, idle
         self.beat = clock()
         self.died: BaseException | None = None
         self.states: dict[int, Any] = {}  # of waiting jobs, each a batch of one
@@ -114,7 +118,7 @@ class Executor:
             while True:
                 self.beat = self.clock()
                 try:
-                    work = self._work.get(timeout=IDLE)
+                    work = self._work.get(timeout=self.idle)
                 except queue.Empty:
                     continue
                 if work is None:
