@@ -72,7 +72,7 @@ class Live:
 def answer_of(response):
     body = response.read()
     kind = response.headers.get("Content-Type", "")
-    return response.status, dict(response.headers), json.loads(body) if kind.startswith("application/json") else body
+    return response.status, dict(response.headers), json.loads(body) if body and kind.startswith("application/json") else body
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The stub model in a process of its own: `python stub_process.py JSON`. Prints its port, and at its end what it opened.
 
-The JSON holds "settings", "limits", "held" (steps wait, from the moment it listens on, for SIGUSR1) and "files" (watch for files).
+The JSON holds "settings", "limits", "held" (once it listens, steps wait for SIGUSR1) and "files" (watch for files).
 """
 
 import json
