@@ -127,6 +127,14 @@ def test_bodies_that_do_not_fit(served, body, kind, status, code):
     assert (found[0], found[2]["code"]) == (status, code)
 
 
+def test_a_compressed_body_is_refused_by_its_header(served):
+    """It would be a way around the limit on bodies."""
+    for encoding, status in (("gzip", 415), ("deflate, gzip", 415), ("identity", 200), ("Identity", 200)):
+        found = served.predict(png(), **{"Content-Encoding": encoding})
+        assert found[0] == status
+        assert status == 200 or (found[2]["code"], found[1]["accept-encoding"]) == ("content_encoding", "identity")
+
+
 def test_a_query_goes_with_one_image(served):
     body, headers = form(("image", "a.png", png()))
     assert served.ask("POST", "/v1/predict?level=1", body, headers)[2]["code"] == "query"

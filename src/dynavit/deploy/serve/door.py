@@ -101,6 +101,14 @@ class Door:
             raise _too_large(self.limits)
         if b"upgrade" in visit.headers and not visit.complete:  # a parser may take the body for the other protocol's
             raise Problem(400, "upgrade", "a request with a body cannot change the protocol", hint="HTTP/1.1 without Upgrade")
+        if visit.headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+            raise Problem(
+                415,
+                "content_encoding",
+                "a compressed body is not taken",
+                hint="send it without Content-Encoding",
+                headers={"Accept-Encoding": "identity"},
+            )
         key = _key(visit.headers.get(b"authorization", b""))
         if (scope["method"], scope["path"]) in ADMIN:
             if not self.admin_keys:
