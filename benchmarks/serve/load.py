@@ -1,7 +1,9 @@
 """Load on the whole service over HTTP: what early exit and regrouping gain, and the acceptance table A1 to A9.
 
     python benchmarks/serve/load.py --out FILE          everything; hours with the defaults, and the machine for itself
+    python benchmarks/serve/load.py --seconds 4 --repeats 1 --overload-seconds 30 --out FILE        every row once, ten minutes
     python benchmarks/serve/load.py --only A2,A5 --models accelerator --mixes 60/25/15 --seconds 4 --repeats 1     a short look
+    python benchmarks/serve/load.py --table FILE        a stored result as a table for docs/serve_scheduler.md
 
 Four ways to schedule (`schemes.py`) stand behind the same service, each in a process of its own, and take turns; LitServe
 (`lit_scheme.py`), if it is installed, is a fifth. The exit mix is exact: nobody is sure, and each request has a seeded
@@ -192,11 +194,21 @@ class Bench:
         self.options, self.rows, self.found = options, [], {}
         self.words = ("--scale", str(options.scale))
 
-    def row(self, name, what, value, must, goal, good=None, best=None):
+    def row(self, name, what, value, must, goal, good=None, best=None, mix=None):
         """A line of the table. `good`, `best`: whether must and goal are reached."""
         self.rows.append(
-            {"number": name, "measure": what, "value": value, "must": must, "goal": goal, "reached": good, "goal_reached": best}
+            {
+                "number": name,
+                "measure": what,
+                "mix": mix,
+                "value": value,
+                "must": must,
+                "goal": goal,
+                "reached": good,
+                "goal_reached": best,
+            }
         )
+        what = what if mix is None else f"{what}, {mix}"
         mark = {True: "ok", False: "MISSED", None: "-"}
         shown = (
             f"{value['ratio']:.3g} [{value['interval'][0]:.3g}, {value['interval'][1]:.3g}]"
@@ -249,16 +261,16 @@ class Bench:
                 if wanted and over in each and self.wants(name):
                     value = interval([ours / theirs for ours, theirs in zip(each["D"], each[over], strict=True)])
                     must, goal = MUST[name][at], GOAL[name][at]
-                    what = f"images/s, D / {over}, {model}, {mix}"
-                    self.row(name, what, value, f">= {must}", f">= {goal}", value["ratio"] >= must, value["ratio"] >= goal)
+                    good, best = value["ratio"] >= must, value["ratio"] >= goal
+                    self.row(name, f"images/s, D / {over}, {model}", value, f">= {must}", f">= {goal}", good, best, mix)
             if "E" in each:
                 value = interval([ours / theirs for ours, theirs in zip(each["D"], each["E"], strict=True)])
-                self.row("E", f"images/s, D / LitServe, {model}, {mix}", value, "-", "-")
+                self.row("E", f"images/s, D / LitServe, {model}", value, "-", "-", mix=mix)
             for scheme in ("A", "C", "D"):
                 if scheme in each and self.wants("A5"):
                     off = statistics.median(each[scheme]) / sims[mix][scheme] - 1
-                    what = f"measured / simulated - 1, {model}, {mix}, {scheme} ({statistics.median(each[scheme]):.4g}/s)"
-                    self.row("A5", what, off, "±0.15", "±0.07", abs(off) <= MUST["A5"], abs(off) <= GOAL["A5"])
+                    what = f"images/s, measured / simulated - 1, {model}, {scheme}"
+                    self.row("A5", what, off, "±0.15", "±0.07", abs(off) <= MUST["A5"], abs(off) <= GOAL["A5"], mix)
 
     def delays(self, model, servers, rates):
         options, kept = self.options, self.found[model]["latency"]
@@ -273,11 +285,11 @@ class Bench:
                 kept[f"{mix} at {load} of C"] = runs
                 if load == 0.8 and self.wants("A3"):
                     value = interval([d["p99"] / c["p99"] for d, c in zip(runs["D"], runs["C"], strict=True)])
-                    void = " (void: the client lagged)" if any(run["void"] for each in runs.values() for run in each) else ""
-                    what = f"p99, D / C at 0.8 load, {model}, {mix}{void}"
-                    self.row(
-                        "A3", what, value, "<= 1.15", "<= 1.05", value["ratio"] <= MUST["A3"], value["ratio"] <= GOAL["A3"]
-                    )
+                    good, best = value["ratio"] <= MUST["A3"], value["ratio"] <= GOAL["A3"]
+                    if any(run["void"] for each in runs.values() for run in each):
+                        value["void"] = "the client lagged"
+                        good = best = None
+                    self.row("A3", f"p99, D / C at 0.8 load, {model}", value, "<= 1.15", "<= 1.05", good, best, mix)
             if "A" in servers and self.wants("A4"):
                 slow = statistics.median(found["rate"] for found in rates[mix, "A"])
                 pairs = []
@@ -290,8 +302,9 @@ class Bench:
                     }
                     pairs.append(first["D"]["p50"] / first["A"]["p50"])
                 value = interval(pairs)
-                what = f"p50 of exit-1 images, D / A at 0.8 of A, {model}, {mix}"
-                self.row("A4", what, value, "<= 0.5", "<= 0.3", value["ratio"] <= MUST["A4"], value["ratio"] <= GOAL["A4"])
+                good, best = value["ratio"] <= MUST["A4"], value["ratio"] <= GOAL["A4"]
+                what = f"p50 of exit-1 images, D / A at 0.8 of A, {model}"
+                self.row("A4", what, value, "<= 0.5", "<= 0.3", good, best, mix)
 
     def overload(self, model, served, rates):
         """Twice as much as it can: what is still answered, how late, how fast the rest is refused, and whether memory grows."""
@@ -310,26 +323,27 @@ class Bench:
         self.found[f"overload {model}"] = {"mix": mix, "statuses": statuses, "goodput": goodput * rate, **latencies(work)}
         self.row(
             "A6",
-            f"overload 2.0, goodput / saturated, {model}, {mix}",
+            f"overload 2.0, goodput / saturated, {model}",
             goodput,
             ">= 0.9",
             ">= 0.97",
             goodput >= 0.9,
             goodput >= 0.97,
+            mix,
         )
         self.row(
             "A6", f"p99 of accepted / (max_queue / capacity), {model}", late, "<= 1.2", "<= 1.05", late <= 1.2, late <= 1.05
         )
         self.row(
             "A6",
-            f"ms to a refusal, p99 ({len(refused)} refused, {others} lost)",
+            f"ms to a refusal, p99 ({len(refused)} refused, {others} lost), {model}",
             told,
             "<= 100",
             "<= 30",
             told <= 100,
             told <= 30,
         )
-        what = f"growth of memory in {options.overload_seconds:g} s"
+        what = f"growth of memory in {options.overload_seconds:g} s, {model}"
         self.row("A6", what, growth, "<= 0.1", "<= 0.03", growth <= 0.1, growth <= 0.03)
 
     # ---- One client; answers; deadlines
@@ -449,6 +463,52 @@ def _plain(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def table(rows):
+    """The rows in Markdown, those that differ in the mix alone in one line.
+
+    >>> cell = {"number": "A2", "measure": "D / C", "must": ">= 1.3", "value": {"ratio": 1.5, "interval": [1.4, 1.6], "n": 5}}
+    >>> print(table([{**cell, "mix": "90/7/3", "reached": True}, {**cell, "mix": "60/25/15", "reached": False}]))
+    | | measure | measured | must | reached |
+    |---|---|---|---|---|
+    | A2 | D / C, 90/7/3; 60/25/15 | 1.5 [1.4, 1.6]; 1.5 [1.4, 1.6] | >= 1.3; >= 1.3 | yes; **no** |
+    """
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["number"], row["measure"]), []).append(row)
+    lines = ["| | measure | measured | must | reached |", "|---|---|---|---|---|"]
+    for (number, measure), cells in groups.items():
+        mixes = "; ".join(cell["mix"] for cell in cells if cell["mix"])
+        values = "; ".join(_cell(cell["value"]) for cell in cells)
+        musts = [cell["must"] for cell in cells]
+        must = musts[0] if len(set(musts)) == 1 and len(musts) > 2 else "; ".join(musts)
+        marks = [{True: "yes", False: "**no**", None: "-"}[cell["reached"]] for cell in cells]
+        reached = marks[0] if len(set(marks)) == 1 else "; ".join(marks)
+        lines.append(f"| {number} | {measure}{', ' + mixes if mixes else ''} | {values} | {must} | {reached} |")
+    return "\n".join(lines)
+
+
+def _cell(value):
+    """A ratio with its interval, where there is more than one repeat to tell it from."""
+    if not isinstance(value, dict):
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+    void = f" (void: {value['void']})" if value.get("void") else ""
+    spread = " [{:.3g}, {:.3g}]".format(*value["interval"]) if value["n"] > 1 else ""
+    return f"{value['ratio']:.3g}{spread}{void}"
+
+
+def minutes(options, wants, litserve):
+    """About how long it takes, without starting and training."""
+    seconds, mixes = options.seconds * options.repeats, len(options.mixes)
+    total = 0.0
+    for model in options.models:
+        schemes = (2 if model == "accelerator" else 3) + litserve
+        total += seconds * mixes * schemes * wants("A1", "A2", "A3", "A4", "A5", "A6", "loads")
+        total += seconds * mixes * 2 * len(options.loads) * wants("A3", "A4", "loads")
+        total += seconds * mixes * 2 * (model != "accelerator") * wants("A4")
+        total += (5 + options.overload_seconds) * (model != "t2t12") * wants("A6")
+    return (total + 4 * options.seconds * wants("A9") + 90) / 60
+
+
 def digits_run(directory):
     """A cascade on digits, trained for a minute, with thresholds."""
     from dynavit import TrainConfig, train_run
@@ -472,8 +532,13 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--run", help="a calibrated run on digits, for A7 and A8; one is trained if not given")
     parser.add_argument("--out")
+    parser.add_argument("--table", type=Path, help="print a stored result as a table, and do nothing else")
     options = parser.parse_args()
+    if options.table is not None:
+        print(table(json.loads(options.table.read_text())["table"]))
+        return
     bench, litserve = Bench(options), find_spec("litserve") is not None
+    print(f"about {minutes(options, bench.wants, litserve):.0f} minutes")
     if not litserve:
         print("E (LitServe) is not installed and is left out")
     for model in options.models:
@@ -493,9 +558,9 @@ def main():
             name: getattr(options, name)
             for name in ("seconds", "overload_seconds", "scale", "repeats", "mixes", "loads", "models")
         }
-        write_json(
-            options.out, _plain({"machine": describe_machine(), **settings, "table": bench.rows, "details": bench.found})
-        )
+        command = " ".join(["python", "benchmarks/serve/load.py", *sys.argv[1:]])
+        facts = {"command": command, "machine": describe_machine(), **settings}
+        write_json(options.out, _plain({**facts, "table": bench.rows, "details": bench.found}))
 
 
 if __name__ == "__main__":

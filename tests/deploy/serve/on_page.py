@@ -7,6 +7,7 @@ READY = "document.getElementById('state').dataset.is == 'ready' && document.quer
 MEASURED = "state.measured != null && document.getElementById('source').dataset.is == 'measured'"
 TOLD = "!document.getElementById('problem').hidden && document.getElementById('problem').innerText"
 LOCKED = "!document.getElementById('door').hidden"  # a token is wanted
+A_SECOND_LATER = "held.splice(0).forEach(act => act())"  # see `stop_the_clock`
 OFFLINE = "document.getElementById('state').dataset.is == 'offline'"
 
 
@@ -43,6 +44,12 @@ def answered(tab, sample=1):
 def named(name):
     """The picture of this name is the present one."""
     return f"document.getElementById('file-name').innerText == {name!r}"
+
+
+def stop_the_clock(tab):
+    """Seconds that the page counts before it asks again pass when a test says so (`A_SECOND_LATER`)."""
+    tab.run("""window.held = [];
+        window.setTimeout = (set => (act, ms) => ms == 1000 ? void held.push(act) : set(act, ms))(setTimeout)""")
 
 
 def verdicts(tab):

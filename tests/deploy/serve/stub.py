@@ -10,6 +10,7 @@ from dynavit.deploy.serve.curve import Applied
 from dynavit.deploy.serve.scheduler import Scheduler
 
 EXITS = 3
+PATIENCE = 60  # seconds
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class StubCascade:
     def step(self, state):
         self.threads.add(threading.get_ident())
         if state.exit in self.held:
-            self.gate.wait(10)
+            self.gate.wait(PATIENCE)
         self.batches.append((state.exit, state.images))
         for image in state.images:
             if image.poison == state.exit:

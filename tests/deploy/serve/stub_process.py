@@ -1,10 +1,11 @@
 """The stub model in a process of its own: `python stub_process.py JSON`. Prints its port, and at its end what it opened.
 
-The JSON holds "settings", "limits", "delays" (seconds of each exit, from the moment it listens) and "files" (watch for files).
+The JSON holds "settings", "limits", "held" (once it listens, steps wait for SIGUSR1) and "files" (watch for files).
 """
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -36,12 +37,13 @@ def main() -> int:
 
     def started(_: object) -> None:
         model.backend.faulty = True
-        delays = options.get("delays", [0.0] * 3)
-        model.backend.delay = lambda exit, batch: delays[exit - 1]
+        if options.get("held"):
+            model.backend.gate.clear()
         print(taken.getsockname()[1], flush=True)
         if options.get("files"):
             sys.addaudithook(watch)
 
+    signal.signal(signal.SIGUSR1, lambda *_: model.backend.gate.set())
     taken = server.bind(settings)
     app = create_app(model, settings, limits)
     code = server.run(app, taken, settings, limits, started=started)

@@ -74,13 +74,37 @@ class Stepping:
 
 def test_measure():
     model = Stepping()
-    points = measure(model, 0, [8, 2], clock=lambda: model.now, longest=99)
+    points, limits = measure(model, 0, [8, 2], clock=lambda: model.now, longest=99)
+    assert limits == [8, 2]
     assert points == [[(1, 3.0), (2, 4.0), (4, 6.0), (8, 10.0)], [(1, 5.0), (2, 6.0)]]
     lines = Costs.fitted(points).lines
     assert [part for line in lines for part in (line.fixed, line.each)] == pytest.approx([2.0, 1.0, 4.0, 1.0])
     model = Stepping()
-    assert [len(found) for found in measure(model, 0, [32, 32], clock=lambda: model.now, longest=7.5)] == [3, 3]
+    points, limits = measure(model, 0, [32, 32], clock=lambda: model.now, longest=7.5)
+    assert [len(found) for found in points] == [3, 3] and limits == [32, 32]
     assert max(model.batches) == 4  # the step of 8 seconds was the last
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")])
+def test_batches_that_do_not_fit_into_memory_are_not_made(error):
+    class Small(Stepping):
+        def begin(self, entries):
+            if len(entries) > 5:
+                raise error
+            return super().begin(entries)
+
+    model = Small()
+    points, limits = measure(model, 0, [32, 2], clock=lambda: model.now, longest=99)
+    assert [size for size, _ in points[0]] == [1, 2, 4] and limits == [4, 2]
+
+
+def test_other_errors_are_not_taken_for_that():
+    class Broken(Stepping):
+        def step(self, state):
+            raise RuntimeError("shapes do not fit")
+
+    with pytest.raises(RuntimeError, match="shapes"):
+        measure(Broken(), 0, [4])
 
 
 def test_forecast():

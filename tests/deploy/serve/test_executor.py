@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from deploy.serve.stub import StubCascade, StubImage
+from deploy.serve.stub import PATIENCE, StubCascade, StubImage
 from dynavit.deploy.serve.executor import Aside, Executor, Tidy, Work
 from dynavit.deploy.serve.jobs import OutOfMemory
 
@@ -29,7 +29,7 @@ class Started:
 
     def run(self, work):
         self.executor.run(work)
-        return self.results.get(timeout=5)
+        return self.results.get(timeout=PATIENCE)
 
     def begin(self, *jobs, **how):
         return self.run(Work(1, jobs, {job: IMAGES[job] for job in jobs}, **how))
@@ -88,14 +88,14 @@ def test_something_aside():
 def test_signs_of_life():
     """F16: a thread that hangs or has died is found out."""
     with Started() as it:
-        assert it.executor.alive(5.0)
+        assert it.executor.alive(PATIENCE)
         it.model.gate.clear()
         it.executor.run(Work(1, (1,), {1: IMAGES[1]}))
         clock = it.executor.clock
-        it.executor.clock = lambda: clock() + 60.0
-        assert not it.executor.alive(50.0)
+        it.executor.clock = lambda: clock() + 2 * PATIENCE
+        assert not it.executor.alive(PATIENCE)
         it.executor.clock = clock
     with Started() as it:
         it.executor.run(Work(1, (1,), {1: StubImage((1.0,), poison=1, error=SystemExit(3))}))
-        it.executor._thread.join(5)
+        it.executor._thread.join(PATIENCE)
         assert not it.executor.alive(1e9) and isinstance(it.executor.died, SystemExit)

@@ -8,10 +8,11 @@ import json
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from deploy.serve.live import PATIENCE, eventually, in_background, live
-from deploy.serve.stub_model import CARRIED, NAN_LAST, POISON, png, stub_model
+from deploy.serve.stub_model import CARRIED, NAN_LAST, POISON, png
 from deploy.serve.test_faults_wire import head, read_answer
 from dynavit.deploy.serve.limits import Limits
 from dynavit.deploy.serve.metrics import FRESH
@@ -180,27 +181,28 @@ def tokens(tmp_path):
 
 
 def test_f10_a_greedy_client_does_not_starve_another(tokens):
-    """Behind a hundred images of one client, the single image of another runs in the next batch but one."""
-    order, lock = [], threading.Lock()
+    """Behind fifty images of one client, the single image of another runs in the next batch but one."""
+    batches = []  # labels of their images
     with live(limits=Limits(max_batch=4, max_per_client=60), token_file=tokens) as server:
+        step = server.backend.step
 
-        def ask(who):
-            found = server.predict(png(), Authorization=f"Bearer {who}-client-token")
-            with lock:
-                order.append(who)
-            return found[0]
+        def noted(state):
+            batches.append(np.round(255 * state.images[:, 0, 1, 0]).tolist())
+            return step(state)
 
+        def ask(who, label):
+            return server.predict(png(label=label), Authorization=f"Bearer {who}-client-token")[0]
+
+        server.backend.step = noted
         server.backend.gate.clear()
-        greedy = in_background(50, lambda at: ask("greedy"))
+        greedy = in_background(50, lambda at: ask("greedy", 0))
         eventually(lambda: server.snapshot()["jobs"] == 50)
-        modest = in_background(1, lambda at: ask("modest"))
+        modest = in_background(1, lambda at: ask("modest", 1))
         eventually(lambda: server.snapshot()["jobs"] == 51)
-        launched = len(server.backend.steps)
-        server.backend.delay = lambda exit, batch: 0.02  # so that answers arrive in the order of their batches
+        assert len(batches) == 1
         server.backend.gate.set()
         assert modest() == [200] and greedy() == [200] * 50
-        assert order.index("modest") <= 3 * 4, order
-        assert launched <= 1
+        assert any(1 in batch for batch in batches[:3]) and sum(batch.count(0) for batch in batches) == 50, batches
 
 
 def test_f10_one_client_has_a_limit_of_its_own(tokens):
@@ -224,14 +226,12 @@ def test_f10_one_client_has_a_limit_of_its_own(tokens):
 def test_f11_f12_all_images_hard_and_memory_for_few(room):
     """Room for `room` images between exits: exit 1 pauses, nothing is refused for it, everything is answered."""
     limits = Limits(max_parked=room * max(CARRIED), max_batch=8, max_queue=64)
-    with live(stub_model(lambda exit, batch: 0.002), limits=limits) as server:
-        waiting = in_background(30, lambda at: server.predict(png(0.1, 0.1, 0.9), "?level=1"))
-        most = 0
-        while server.totals().get("images_total", 0) < 30:
-            most = max(most, server.snapshot()["reserved_bytes"])
-        answers = waiting()
+    with live(limits=limits) as server:
+        reserved, scheduler = [], server.service.engine.scheduler
+        server.backend.delay = lambda exit, batch: reserved.append(scheduler.reserved) or 0.002  # in every step
+        answers = in_background(30, lambda at: server.predict(png(0.1, 0.1, 0.9), "?level=1"))()
         assert [(status, found["results"][0]["exit"]) for status, _, found in answers] == [(200, 3)] * 30
-        assert 0 < most <= limits.max_parked
+        assert 0 < max(reserved) <= limits.max_parked and len(reserved) == len(server.backend.steps)
         assert max(size for exit, size in server.backend.steps if exit > 1) <= room
         clean(server)
 
@@ -256,28 +256,41 @@ def held_at(exit):
     return go_on, delay
 
 
+def in_time_for(wanted, ask):
+    """The answer with the shortest deadline that leaves the machine time to get there: a busy one needs more."""
+    for deadline in (200, 1_000, 5_000, 20_000):
+        found = ask(f"?deadline_ms={deadline}")
+        if found[2].get("code") == wanted or found[0] == wanted:
+            return found
+    raise AssertionError(found)
+
+
 def test_f17_deadlines():
     """Before exit 1, between exits, and in the middle of a batch: the best answer on time, or 504."""
     with live(limits=Limits(max_batch=1)) as server:
         image = png(0.3, 0.3, 0.9)
-        go_on, server.backend.delay = held_at(2)
-        _, _, found = server.predict(image, "?deadline_ms=400")  # answered while exit 2 still runs
+
+        def while_exit_2_is_held(query):
+            go_on, server.backend.delay = held_at(2)
+            found = server.predict(image, query)
+            if found[0] == 200:
+                assert server.snapshot()["running_exit"] == 2
+            go_on.set()
+            server.settled()
+            return found
+
+        _, _, found = in_time_for(200, while_exit_2_is_held)
         (result,) = found["results"]
         assert (result["exit"], result["why"], len(result["exits"])) == (1, "deadline", 1)
-        assert server.snapshot()["running_exit"] == 2
-        go_on.set()
-        server.settled()
-        go_on, server.backend.delay = held_at(2)
-        assert server.predict(image, "?deadline_ms=400&on_deadline=fail")[2]["code"] == "deadline"
-        go_on.set()
-        server.settled()
+        status, _, _ = in_time_for("deadline", lambda query: while_exit_2_is_held(f"{query}&on_deadline=fail"))
+        assert status == 504
 
         server.backend.delay = lambda exit, batch: 0.0
         server.backend.gate.clear()
         holding = in_background(1, lambda at: server.predict(png()))
         eventually(lambda: server.snapshot()["running"] == 1)
-        status, _, found = server.predict(image, "?deadline_ms=400")  # never got to exit 1
-        assert (status, found["code"]) == (504, "deadline")
+        status, _, _ = in_time_for("deadline", lambda query: server.predict(image, query))  # never got to exit 1
+        assert status == 504
         status, _, found = server.predict(image, "?deadline_ms=0.0001")  # not worth beginning
         assert (status, found["code"]) == (503, "would_miss_deadline")
         server.backend.gate.set()
@@ -385,10 +398,12 @@ def test_every_image_has_exactly_one_end():
         server.backend.gate.clear()
         gone = server.connect()
         gone.sendall(post(png()))
-        late = in_background(1, lambda at: server.predict(png(), "?deadline_ms=80&on_deadline=fail"))
+        late = in_background(1, lambda at: server.predict(png(), "?deadline_ms=20000&on_deadline=fail"))
         eventually(lambda: server.snapshot()["jobs"] == 2)
         gone.close()
-        late()
+        eventually(lambda: server.snapshot()["jobs"] == 1)
+        server.let_time_pass(20)
+        assert late()[0][2]["code"] == "deadline"
         burst = in_background(10, lambda at: server.predict(png()))
         eventually(lambda: server.totals()["refused_total"] == 5)
         server.backend.gate.set()

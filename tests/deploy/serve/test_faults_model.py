@@ -249,6 +249,21 @@ def test_f22_the_same_as_json(one_server, budget):
     assert status in (400, 422) and found["code"] in ("budget", "json")
 
 
+def test_waiting_for_company_is_an_option():
+    with live(batch_wait_ms=1.0) as server:
+        assert server.service.engine.scheduler.batch_wait == 0.001 and server.predict(png())[0] == 200
+    with live() as server:
+        assert server.service.engine.scheduler.batch_wait == 0
+
+
+def test_f15_batches_that_do_not_fit_at_the_start():
+    model = stub_model()
+    model.backend.largest, model.backend.faulty = 20, True
+    with live(model, limits=Limits(max_batch=32)) as server:
+        assert server.snapshot()["batch_limits"] == [16] * 3
+        assert "more than 16 images do not fit" in server.ask("GET", "/v1/info")[2]["notes"][-1]
+
+
 @pytest.fixture(scope="module")
 def one_server():
     with live() as running:

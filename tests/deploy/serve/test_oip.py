@@ -9,6 +9,7 @@ import pytest
 
 from deploy.serve.live import live
 from deploy.serve.stub_model import CLASSES, picture, png
+from dynavit.deploy.serve.bodies import LARGE
 
 INFER = "/v2/models/stub/infer"
 
@@ -94,6 +95,8 @@ def test_budgets_among_the_parameters(served):
         ({"speed": 1}, "parameters"),
         ({"timeout": -1}, "timeout"),
         ({"priority": 1.5}, "priority"),
+        ({"timeout": 1_000_000, "deadline_ms": "soon"}, "budget"),
+        ({"timeout": 1_000_000, "deadline_ms": float("nan")}, "budget"),
     ):
         assert infer(served, images(image, **parameters))[2]["code"] == code
 
@@ -116,6 +119,7 @@ def test_one_failing_image_fails_the_request(served):
         ({"inputs": [{"name": "depth", "datatype": "FP32", "shape": [1], "data": [1]}]}, b"", "inputs"),
         (images(png()) | {"outputs": [{"name": "boxes"}]}, b"", "outputs"),
         (images(png()) | {"outputs": 1}, b"", "outputs"),
+        (images(png()) | {"outputs": [{"name": ["label"]}]}, b"", "outputs"),
         (images(png()) | {"id": 1}, b"", "id"),
         (images(), b"", "shape"),
         (
@@ -137,9 +141,20 @@ def test_requests_that_do_not_fit(served, plain, tail, code):
 
 
 def test_a_header_length_that_lies(served):
-    for length in ("0", "-1", "x", "100000"):
+    for length in ("0", "-1", "x", "100000", "9" * 5000):
         headers = {"Inference-Header-Content-Length": length}
         assert served.ask("POST", INFER, b"{}", headers)[2]["code"] in ("header_length", "inputs")
+
+
+def test_a_large_request(served):
+    """Read beside the event loop; 32 images of which each has its answer."""
+    pixels = np.stack([np.asarray(picture(0.85, label=at % 4), np.float32)[None] / 255 for at in range(32)])
+    data = [f"{value:.9f}" for value in pixels.ravel()]
+    described = {"name": "pixels", "datatype": "FP32", "shape": list(pixels.shape), "data": "DATA"}
+    text = json.dumps({"inputs": [described]}).replace('"DATA"', "[" + ",".join(f"{number:>160}" for number in data) + "]")
+    assert len(text) > LARGE
+    status, _, found = served.ask("POST", INFER, text.encode(), {"Content-Type": "application/json"})
+    assert status == 200 and outputs(found)["label"] == [at % 4 for at in range(32)]
 
 
 @pytest.fixture(scope="module")

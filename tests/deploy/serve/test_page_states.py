@@ -13,7 +13,20 @@ import pytest
 from colours import contrast, luminance
 from deploy.serve.browser import BROWSER, Browser
 from deploy.serve.fake_server import Fake, picture
-from deploy.serve.on_page import LOCKED, MEASURED, OFFLINE, READY, TOLD, answered, bomb, named, verdicts, visits
+from deploy.serve.on_page import (
+    A_SECOND_LATER,
+    LOCKED,
+    MEASURED,
+    OFFLINE,
+    READY,
+    TOLD,
+    answered,
+    bomb,
+    named,
+    stop_the_clock,
+    verdicts,
+    visits,
+)
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: install chromium")
 
@@ -280,12 +293,17 @@ def test_a_busy_server_is_asked_again_after_the_seconds_it_names(fake, visit):
     """B8."""
     fake.refuse = [BUSY]
     tab = visit(fake)
+    stop_the_clock(tab)
     tab.click("#samples button")
     assert tab.until(TOLD) == "The server is busy\nToo many images are waiting. Asking again in 1 second."
+    assert fake.asked["/v1/sweep"] == 1
+    tab.run(A_SECOND_LATER)
     tab.until(MEASURED)
     assert not tab.run(TOLD) and fake.asked["/v1/sweep"] == 2
     fake.refuse = [BUSY, BUSY]
     tab.click("#samples li:nth-child(2) button")
+    tab.until(TOLD)
+    tab.run(A_SECOND_LATER)
     tab.until("document.querySelector('#problem button') != null")
     assert tab.text("problem").startswith("The server is busy\nToo many images are waiting. It asks to wait 1 second.")
     assert fake.asked["/v1/sweep"] == 4
@@ -361,6 +379,7 @@ def test_live_numbers_and_sample_traffic(fake, visit):
     tab.until("play.tally.answered >= 6 && play.tally.answered <= play.tally.sent")
     tab.run("Object.defineProperty(document, 'hidden', {value: true}); document.dispatchEvent(new Event('visibilitychange'))")
     assert tab.text("play-words") == "Stopped, because this tab was hidden."
+    tab.until("play.open == 0")
     sent = fake.asked["/v1/predict"]
     tab.run("new Promise(done => setTimeout(done, 200))")
     assert fake.asked["/v1/predict"] == sent

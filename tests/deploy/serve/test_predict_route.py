@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from deploy.serve.live import live
+from deploy.serve.live import eventually, in_background, live
 from deploy.serve.stub_model import CLASSES, GMACS, POINTS, picture, png
 from dynavit.deploy.serve import schemas
 from dynavit.deploy.serve.limits import Limits
@@ -96,6 +96,7 @@ def test_several_images_as_a_form(served):
         ({"images": [{"b64": encoded(png())}], "top": True}, 422, "top"),
         ({"images": [{"b64": encoded(png())}], "budget": [1]}, 422, "budget"),
         ({"images": [{"b64": encoded(png())}], "temperature": 1}, 422, "field"),
+        ({"images": [{"b64": encoded(png()), "id": "half a letter \ud800"}]}, 422, "images"),
         ([], 422, "images"),
         ({"images": [[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]}, 422, "json_depth"),
     ],
@@ -112,6 +113,7 @@ def test_json_that_does_not_fit(served, value, status, code):
         (b"{", "application/json", 400, "json"),
         (b"[" * 100_000, "application/json", 400, "json"),
         (b"\xff", "application/json", 400, "json"),
+        (b'{"images": [{"b64": ""}], "budget": {"level": 0, "level": 1}}', "application/json", 400, "json"),
         (b"no form", "multipart/form-data; boundary=x", 400, "multipart"),
         (b"no form", "multipart/form-data", 400, "multipart"),
         (form(("file", "a.png", b""))[0], "multipart/form-data; boundary=frontier", 422, "field"),
@@ -125,12 +127,39 @@ def test_bodies_that_do_not_fit(served, body, kind, status, code):
     assert (found[0], found[2]["code"]) == (status, code)
 
 
+def test_a_compressed_body_is_refused_by_its_header(served):
+    """It would be a way around the limit on bodies."""
+    for encoding, status in (("gzip", 415), ("deflate, gzip", 415), ("identity", 200), ("Identity", 200)):
+        found = served.predict(png(), **{"Content-Encoding": encoding})
+        assert found[0] == status
+        assert status == 200 or (found[2]["code"], found[1]["accept-encoding"]) == ("content_encoding", "identity")
+
+
 def test_a_query_goes_with_one_image(served):
     body, headers = form(("image", "a.png", png()))
     assert served.ask("POST", "/v1/predict?level=1", body, headers)[2]["code"] == "query"
     assert served.predict(png(), "?top=0")[2]["code"] == "top"
     assert served.predict(png(), "?probabilities=maybe")[2]["code"] == "probabilities"
     assert served.predict(png(), "?speed=1")[2]["code"] == "budget"
+    assert served.predict(png(), "?level=0&level=1")[2]["code"] == "query"
+    assert served.ask("POST", "/v1/explain?exit=1&exit=2", png(), {"Content-Type": "image/png"})[2]["code"] == "query"
+
+
+@pytest.mark.parametrize("kind", ["image/png", "IMAGE/PNG; charset=x", "image/jpg", "image/*", "application/octet-stream"])
+def test_the_content_says_which_image_it_is(served, kind):
+    assert served.ask("POST", "/v1/predict", png(0.85, label=2), {"Content-Type": kind})[2]["results"][0]["label"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "charset", "told"),
+    [("\u732b.png", "utf-8", "\u732b.png"), ("+2AA-.png", "utf-7", "?.png"), ("\\ud800.png", "unicode_escape", "?.png")],
+)
+def test_names_of_files_in_any_letters(served, name, charset, told):
+    """Also those that no answer could repeat."""
+    body, headers = form(("image", name, png()))
+    headers["Content-Type"] += f"; charset={charset}"
+    status, _, found = served.ask("POST", "/v1/predict", body, headers)
+    assert status == 200 and found["results"][0]["id"] == told
 
 
 def test_a_sweep_runs_all_exits_and_tells_every_level(served):
@@ -168,18 +197,12 @@ def test_clipped_to_the_operators_range():
 
 
 def test_a_brown_out_needs_operator_and_request():
-    import threading
-
-    from deploy.serve.live import in_background
-
     with live(limits=Limits(max_queue=4, max_images=4), degrade_to=0.0) as server:
         server.backend.gate.clear()
         waiting = in_background(2, lambda at: server.predict(png(0.3, 0.9)))
-        while server.snapshot()["jobs"] < 2:
-            threading.Event().wait(0.01)
+        eventually(lambda: server.snapshot()["jobs"] == 2)
         more = in_background(2, lambda at: server.predict(png(0.3, 0.9), "?degrade=true" if at else ""))
-        while server.snapshot()["jobs"] < 4:
-            threading.Event().wait(0.01)
+        eventually(lambda: server.snapshot()["jobs"] == 4)
         server.backend.gate.set()
         assert [found["results"][0]["why"] for _, _, found in waiting()] == ["confident"] * 2
         assert [found["results"][0]["why"] for _, _, found in more()] == ["confident", "degraded"]

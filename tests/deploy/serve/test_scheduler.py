@@ -313,6 +313,18 @@ def test_waiting_for_company():
     assert alone.next_batch(10.0).jobs == (0,)
 
 
+def test_deadlines_of_jobs_that_are_over_are_forgotten():
+    """They may lie a day ahead, and a client may send many."""
+    scheduler = backlog()
+    for at in range(1000):
+        job = scheduler.offer(float(at), "a", Applied((0.0, 0.0), 3), deadline=at + 86_400.0)
+        scheduler.cancel(job)
+    assert len(scheduler._timers) < 40
+    waiting = [scheduler.offer(1000.0, "a", Applied((0.0, 0.0), 3), deadline=2000.0 + at) for at in range(30)]
+    assert scheduler.next_timer() == 2000.0
+    assert [event.job for event in scheduler.tick(1e6)] == waiting
+
+
 def test_one_step_at_a_time():
     scheduler = backlog()
     scheduler.offer(0.0, "a", Applied((0.5, 0.5), 3))

@@ -103,8 +103,10 @@ def build_service(
     peak = max((exit.state_bytes for exit in model.exits), default=0)
     model.notes += limits.check(job_bytes=peak, input_pixels=height * width)
     model.self_test()
-    sizes = [limits.max_batch] * len(model.exits)
-    costs = Costs.fitted(measure(model, np.zeros(model.entry_size, np.uint8), sizes))
+    points, sizes = measure(model, np.zeros(model.entry_size, np.uint8), [limits.max_batch] * len(model.exits))
+    if min(sizes) < limits.max_batch:
+        model.notes.append(f"batches of more than {min(sizes)} images do not fit into memory")
+    costs = Costs.fitted(points)
     scheduler = Scheduler(
         len(model.exits),
         sizes,
@@ -113,6 +115,7 @@ def build_service(
         max_queue=limits.max_queue,
         max_per_client=limits.max_per_client,
         max_parked=limits.max_parked,
+        batch_wait=settings.batch_wait_ms / 1e3,
         shares=model.curve.default.shares,
         brown_out=None if settings.degrade_to is None else model.curve.apply(Budget(level=settings.degrade_to)),
     )

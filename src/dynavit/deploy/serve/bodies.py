@@ -37,7 +37,7 @@ async def read_asked(body: bytes, content_type: str, query: Mapping[str, str], l
     """What a request asks for, whichever way it came."""
     kind, _, _ = content_type.partition(";")
     kind = kind.strip().lower()
-    if kind in FORMATS.values() or kind == "application/octet-stream":
+    if kind.startswith("image/") or kind == "application/octet-stream":  # which image it is, its content says
         return Asked([Upload(body)], *_options_of_query(query))
     if query:
         raise Problem(422, "query", "a query goes with one image as the body; here the budget stands in the body")
@@ -70,12 +70,20 @@ def _read_plain(body: bytes, limits: Limits) -> Asked:
 def read_json(body: bytes, limits: Limits) -> Any:
     """400 where it is no JSON, 422 where it is nested too deeply."""
     try:
-        value = json.loads(body)
+        value = json.loads(body, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         raise Problem(400, "json", "the body is not JSON") from None
     if _depth(value, limits.max_depth) > limits.max_depth:
         raise Problem(422, "json_depth", f"JSON may be nested {limits.max_depth} deep")
     return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Of a name that stands there twice, readers would disagree which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Problem(400, "json", "a name stands twice in an object of the JSON")
+    return found
 
 
 def read_budget(plain: Any) -> Budget | None:
@@ -131,9 +139,14 @@ def _from_json(item: Any, at: int) -> Upload:
     if not isinstance(item, dict) or set(item) - {"b64", "id"} or not isinstance(item.get("b64"), str):
         raise Problem(422, "images", f'images[{at}] is {{"b64": base64 of a file, "id": text or nothing}}')
     name = item.get("id")
-    if name is not None and not (isinstance(name, str) and len(name) <= 256):
+    if name is not None and not (isinstance(name, str) and len(name) <= 256 and _is_whole(name)):
         raise Problem(422, "images", f"images[{at}].id is a text of at most 256 letters")
     return Upload(unpacked(item["b64"], f"images[{at}].b64"), name)
+
+
+def _is_whole(text: str) -> bool:
+    """JSON can spell half a letter of UTF-16, which no answer could repeat."""
+    return text == text.encode(errors="replace").decode()
 
 
 def unpacked(text: str, field: str) -> bytes:
@@ -186,7 +199,7 @@ async def _read_form(body: bytes, content_type: str, limits: Limits) -> tuple[li
 
 def _short(name: str | None) -> str | None:
     """A file's name comes back as the id of its answer, and is used for nothing else."""
-    return name[:256] if name else None
+    return name[:256].encode(errors="replace").decode() if name else None
 
 
 def _depth(value: Any, most: int) -> int:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .jobs import OutOfMemory, named
+
 LEAST = 1e-7  # seconds; a line that is flat or falls would make batches of any size free
 DECAY = 0.98  # weight of what is known when a new observation comes in
 ENOUGH = 20  # observations for a line of their own
@@ -103,8 +105,10 @@ def measure(
     repeats: int = 3,
     longest: float = 0.5,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[list[tuple[int, float]]]:
-    """Least of (batch, seconds) for batches 1, 2, 4, ... of each exit; preparing a batch counts as part of exit 1.
+) -> tuple[list[list[tuple[int, float]]], list[int]]:
+    """Least of (batch, seconds) for batches 1, 2, 4, ... of each exit, and the limits, lowered to what fits into memory.
+
+    Preparing a batch counts as part of exit 1.
 
     Args:
         entry: an image as it waits for exit 1.
@@ -115,7 +119,12 @@ def measure(
     batch, most = 1, max(limits)
     _pass_all(model, entry, 1, len(limits), clock)  # warms up
     while batch <= most:
-        rounds = [_pass_all(model, entry, batch, len(limits), clock) for _ in range(repeats)]
+        try:
+            rounds = [_pass_all(model, entry, batch, len(limits), clock) for _ in range(repeats)]
+        except Exception as error:
+            if not isinstance(named(error), OutOfMemory):
+                raise
+            return found, [min(limit, batch // 2) for limit in limits]
         times = [min(column) for column in zip(*rounds, strict=True)]  # other work on the machine only ever adds time
         for points, seconds, limit in zip(found, times, limits, strict=True):
             if batch <= limit:
@@ -123,7 +132,7 @@ def measure(
         if max(times) > longest:
             break
         batch *= 2
-    return found
+    return found, list(limits)
 
 
 def _pass_all(model: Steps, entry: Any, batch: int, exits: int, clock: Callable[[], float]) -> list[float]:

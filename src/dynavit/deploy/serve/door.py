@@ -65,7 +65,8 @@ class Door:
         try:
             if not await self._preflight(visit):
                 self._check(visit)
-                await self.app(scope, visit.receive, visit.send)
+                visit.scope = _as_get(scope)
+                await self.app(visit.scope, visit.receive, visit.send)
         except Problem as problem:
             await visit.fail(problem)
         except ClientGone:
@@ -87,13 +88,27 @@ class Door:
         length = len(scope["raw_path"]) + len(scope["query_string"])
         if length > self.limits.max_path:
             raise Problem(414, "path_too_long", f"the path has {length} letters, at most {self.limits.max_path} are taken")
-        if self.hosts is not None and _host_name(visit.headers.get(b"host", b"")) not in self.hosts:
+        header = sum(len(name) + len(value) for name, value in scope["headers"])
+        if header > self.limits.max_header:
+            raise Problem(431, "header_too_large", f"the header of a request may have {self.limits.max_header} bytes")
+        named = [value for name, value in scope["headers"] if name == b"host"] or [b""]
+        if self.hosts is not None and not all(_host_name(value) in self.hosts for value in named):
             raise Problem(
                 400, "host", "the header Host names no host that this server answers for", hint="dynavit serve --hosts NAME"
             )
         announced = visit.headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > self.limits.max_body:
             raise _too_large(self.limits)
+        if b"upgrade" in visit.headers and not visit.complete:  # a parser may take the body for the other protocol's
+            raise Problem(400, "upgrade", "a request with a body cannot change the protocol", hint="HTTP/1.1 without Upgrade")
+        if visit.headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+            raise Problem(
+                415,
+                "content_encoding",
+                "a compressed body is not taken",
+                hint="send it without Content-Encoding",
+                headers={"Accept-Encoding": "identity"},
+            )
         key = _key(visit.headers.get(b"authorization", b""))
         if (scope["method"], scope["path"]) in ADMIN:
             if not self.admin_keys:
@@ -233,6 +248,11 @@ class Visit:
                     more = message["type"] == "http.request" and message.get("more_body", False)
         except TimeoutError:
             pass
+
+
+def _as_get(scope: Scope) -> Scope:
+    """HEAD is answered like GET; the server leaves the body out. A stream has no end to be left out."""
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" and scope["path"] != "/v1/stream" else scope
 
 
 def _host_name(value: bytes) -> str:

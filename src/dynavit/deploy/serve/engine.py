@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .costs import Costs
 from .curve import Applied
-from .executor import Aside, AsideResult, Executor, Result, Steps, Tidy, Work
+from .executor import IDLE, Aside, AsideResult, Executor, Result, Steps, Tidy, Work
 from .jobs import Answered, Batch, Cancelled, Continues, Event, Expired, Failed, OnDeadline, Refused, Why
 from .scheduler import Scheduler
 
@@ -116,7 +116,7 @@ class Engine:
     ) -> None:
         self.served, self.scheduler, self.clock = served, scheduler, clock
         self.observer, self.on_death, self.hang_after = observer or Observer(), on_death, hang_after
-        self.executor = Executor(served, self._report, clock)
+        self.executor = Executor(served, self._report, clock, idle=min(IDLE, hang_after / 4))
         self._waiters: dict[int, _Waiter] = {}
         self._batch: Batch | None = None
         self._kept: tuple[int, ...] = ()

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .jobs import OutOfMemory
+from .jobs import named
 
-IDLE = 0.5  # seconds between two beats while nothing is to be done
+IDLE = 0.5  # seconds between two signs of life while nothing is to be done
 
 
 class Steps(Protocol):
@@ -83,9 +83,13 @@ class Executor:
     """Give it work with `run`, one piece at a time; `report` is called with the result, in this thread."""
 
     def __init__(
-        self, model: Steps, report: Callable[[Result | AsideResult], None], clock: Callable[[], float] = time.monotonic
+        self,
+        model: Steps,
+        report: Callable[[Result | AsideResult], None],
+        clock: Callable[[], float] = time.monotonic,
+        idle: float = IDLE,
     ) -> None:
-        self.model, self.report, self.clock = model, report, clock
+        self.model, self.report, self.clock, self.idle = model, report, clock, idle
         self.beat = clock()
         self.died: BaseException | None = None
         self.states: dict[int, Any] = {}  # of waiting jobs, each a batch of one
@@ -114,7 +118,7 @@ class Executor:
             while True:
                 self.beat = self.clock()
                 try:
-                    work = self._work.get(timeout=IDLE)
+                    work = self._work.get(timeout=self.idle)
                 except queue.Empty:
                     continue
                 if work is None:
@@ -148,7 +152,7 @@ class Executor:
         except Exception as error:
             if work.exit > 1:  # they will be tried again
                 self._park(order, state, range(len(order)))
-            return Result(self.clock() - start, error=_named(error))
+            return Result(self.clock() - start, error=named(error))
         self._last = (order, after)
         rows = [order.index(job) for job in work.jobs]
         return Result(self.clock() - start, probabilities[rows], confidences[rows])
@@ -173,13 +177,3 @@ class Executor:
     def _park(self, jobs: Sequence[int], state: Any, rows: Sequence[int]) -> None:
         for row in rows:
             self.states[jobs[row]] = state if len(jobs) == 1 else state[[row]]
-
-
-def _named(error: Exception) -> Exception:
-    """The error, or `OutOfMemory` where that is what it says: torch has a class for it on GPUs and words on CPUs."""
-    text = str(error).lower()
-    if isinstance(error, MemoryError) or "out of memory" in text or "not enough memory" in text or "bad allocation" in text:
-        told = OutOfMemory(str(error))
-        told.__cause__ = error
-        return told
-    return error

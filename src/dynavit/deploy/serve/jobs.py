@@ -21,6 +21,16 @@ class OutOfMemory(Exception):
     """A step that did not fit into memory; smaller batches may."""
 
 
+def named(error: Exception) -> Exception:
+    """The error, or `OutOfMemory` where that is what it says: torch has a class for it on GPUs and words on CPUs."""
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or "out of memory" in text or "not enough memory" in text or "bad allocation" in text:
+        told = OutOfMemory(str(error))
+        told.__cause__ = error
+        return told
+    return error
+
+
 @dataclass(eq=False)
 class Job:
     """One image on its way. `exit` is the one it waits for or runs."""

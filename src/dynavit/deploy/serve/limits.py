@@ -38,6 +38,7 @@ class Limits:
         body_time: seconds in which its body has to arrive.
         body_rate: bytes per second that a body must bring, on average, once body_grace is over.
         body_grace: seconds before body_rate is asked for.
+        send_time: seconds that the rest of an answer may wait for the client to read on; then the connection is closed.
         total_time: seconds from the last byte of a request to its answer; then 504.
         keep_alive: seconds that a connection may rest between two requests.
         max_connections: open at the same time; beyond, the one that rested longest is closed.
@@ -70,6 +71,7 @@ class Limits:
     body_time: Seconds = 30.0
     body_rate: Many = 16 * KIB
     body_grace: Seconds = 5.0
+    send_time: Seconds = 30.0
     total_time: Seconds = 30.0
     keep_alive: AtLeastOne = 75
     max_connections: AtLeastOne = 512

@@ -7,6 +7,7 @@ confidence FP32, exit INT32, gmacs FP32, each [n], and on request probabilities 
 request's `parameters`. One image that fails fails the request, since the protocol knows no partial answers.
 """
 
+import asyncio
 import json
 import math
 import re
@@ -21,7 +22,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from . import schemas
-from .bodies import read_budget, read_json, unpacked
+from .bodies import LARGE, read_budget, read_json, unpacked
 from .budget import Budget
 from .described import INFER_BODY, failures
 from .door import Visit
@@ -134,10 +135,13 @@ async def infer(request: Request) -> Response:
     service = _known(request)
     visit: Visit = request.state.visit
     service.check_ready()
-    plain, tensors = split_body(await visit.body(), visit.headers.get(HEADER_LENGTH.lower().encode()), service.limits)
+    body, header = await visit.body(), visit.headers.get(HEADER_LENGTH.lower().encode())
+    if len(body) > LARGE:  # megabytes of numbers would hold the event loop up
+        plain, uploads = await asyncio.to_thread(read_inputs, body, header, service)
+    else:
+        plain, uploads = read_inputs(body, header, service)
     parameters = _object(plain.get("parameters", {}), "parameters")
     wanted = wanted_outputs(plain, parameters)
-    uploads = uploads_of(tensors, service)
     budget, priority = budget_of(parameters)
     force = service.in_force(budget)
     work = [service.answer(upload, force, visit.client, visit.complete_at, priority) for upload in uploads]
@@ -159,11 +163,17 @@ async def infer(request: Request) -> Response:
 # ---- Requests
 
 
+def read_inputs(body: bytes, header: bytes | None, service: Service) -> tuple[dict[str, Any], list[Upload]]:
+    """The JSON of a request, and its images."""
+    plain, tensors = split_body(body, header, service.limits)
+    return plain, uploads_of(tensors, service)
+
+
 def split_body(body: bytes, header: bytes | None, limits: Limits) -> tuple[dict[str, Any], list[Tensor]]:
     """The JSON of a request, and its inputs with their data, wherever these stand."""
     length = len(body)
     if header is not None:
-        if not header.isdigit() or not 0 < int(header) <= len(body):
+        if not header.isdigit() or len(header) > 10 or not 0 < int(header) <= len(body):
             raise Problem(400, "header_length", f"{HEADER_LENGTH} is the length of the JSON at the start of the body")
         length = int(header)
     plain = _object(read_json(body[:length], limits), "the request")
@@ -277,7 +287,9 @@ def budget_of(parameters: dict[str, Any]) -> tuple[Budget | None, float]:
     if type(timeout) is not int or not 0 <= timeout < 2**63:
         raise Problem(422, "timeout", "timeout is a whole number of microseconds")
     if timeout:
-        plain["deadline_ms"] = min(timeout / 1e3, plain.get("deadline_ms", math.inf))
+        own = plain.setdefault("deadline_ms", timeout / 1e3)
+        if isinstance(own, int | float):
+            plain["deadline_ms"] = min(own, timeout / 1e3)
     priority = parameters.get("priority", 0)  # Triton's: 1 is the most urgent, 0 for none
     if type(priority) is not int or not 0 <= priority < 2**32:
         raise Problem(422, "priority", "priority is a whole number, 1 the most urgent")
@@ -295,7 +307,7 @@ def wanted_outputs(plain: dict[str, Any], parameters: dict[str, Any]) -> dict[st
     wanted = {}
     for item in asked:
         name = _object(item, "an output").get("name")
-        if name not in OUTPUTS:
+        if not isinstance(name, str) or name not in OUTPUTS:
             raise Problem(422, "outputs", f"there is no output {str(name)[:100]!r}", hint=", ".join(OUTPUTS))
         wanted[name] = bool(_object(item.get("parameters", {}), "parameters").get("binary_data", binary))
     return wanted

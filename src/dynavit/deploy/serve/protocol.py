@@ -1,8 +1,8 @@
-"""A deadline for the arrival of requests, and a cap on connections, in uvicorn's protocols.
+"""A deadline for the arrival of requests and for the reading of answers, and a cap on connections, in uvicorn's protocols.
 
 An application runs only after a request's header was read, so it cannot stop a client that sends one byte a second, and uvicorn
-has no such limit. Here a timer runs while a header or a body arrives. Connections that rest are no load: beyond the cap the one
-that rested longest is closed.
+has no such limit. Here a timer runs while a header or a body arrives, and another while an answer lies unread. Connections that
+rest are no load: beyond the cap the one that rested longest is closed.
 
 This uses things of uvicorn that it does not promise (`HOOKS`). `guarded` checks for them, and without them the server
 refuses to listen beyond loopback.
@@ -19,7 +19,10 @@ from typing import Any
 from .limits import Limits
 from .problems import Problem
 
-HOOKS = ("connection_made", "connection_lost", "data_received", "on_response_complete", "send_400_response")
+HOOKS = (
+    *("connection_made", "connection_lost", "data_received", "on_response_complete", "send_400_response"),
+    *("pause_writing", "resume_writing"),
+)
 CHECK = 1.0  # seconds between two looks at how fast a body arrives
 
 
@@ -48,9 +51,10 @@ def guarded(parser: str, limits: Limits, on_slow: Callable[[], None]) -> type[as
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             self._timer: asyncio.TimerHandle | None = None
-            self._seen: Any = None  # the latest cycle
+            self._unread: asyncio.TimerHandle | None = None
+            self._body_of: Any = None  # the cycle whose body is timed
             self._since, self._got = 0.0, 0
-            self._heard = self._in_header = False
+            self._heard, self._in_header = False, True
             if len(self.connections) > limits.max_connections and not _make_room(resting):
                 transport.abort()
                 return
@@ -59,6 +63,7 @@ def guarded(parser: str, limits: Limits, on_slow: Callable[[], None]) -> type[as
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._disarm()
+            self._disarm_unread()
             resting.pop(self, None)
             super().connection_lost(exc)
 
@@ -66,31 +71,52 @@ def guarded(parser: str, limits: Limits, on_slow: Callable[[], None]) -> type[as
             resting.pop(self, None)
             self._heard = True
             self._got += len(data)
+            before = self.cycle
             super().data_received(data)
-            if self.transport.is_closing():
-                self._disarm()
-            elif self.cycle is not self._seen:  # a header is complete
-                self._seen, self._in_header = self.cycle, False
-                if self.cycle.more_body and not self.cycle.response_complete:
-                    self._since, self._got = time.monotonic(), 0
-                    self._arm(min(limits.body_grace, limits.body_time), self._look_at_body)
-                else:
-                    self._disarm()
-            elif self.cycle is not None and not self.cycle.response_complete:
-                if not self.cycle.more_body:
-                    self._disarm()
-            else:
-                if not self._in_header:  # the first bytes of the next request
-                    self._in_header, self._got = True, len(data)
-                    self._arm(limits.header_time, self._header_late)
-                if self._got > limits.max_header:
-                    self._close(431, "header_too_large", f"the header of a request may have {limits.max_header} bytes")
+            if self.cycle is not before:  # a header is complete
+                self._in_header = False
+            if self._follow_cycle():
+                return
+            if not self._in_header:  # the first bytes of the next request
+                self._in_header, self._got = True, len(data)
+                self._arm(limits.header_time, self._header_late)
+            if self._got > limits.max_header:
+                self._close(431, "header_too_large", f"the header of a request may have {limits.max_header} bytes")
 
         def on_response_complete(self) -> None:
+            """uvicorn begins with the next request, if one has been sent meanwhile."""
             super().on_response_complete()
-            if self.cycle is self._seen and not self.transport.is_closing():
+            if not self._follow_cycle():
                 self._disarm()
                 resting[self] = None
+
+        def _follow_cycle(self) -> bool:
+            """Time the body of the present request, if it is still arriving; False: there is no request."""
+            if self.transport.is_closing():
+                self._disarm()
+                return True
+            if self.cycle is None or self.cycle.response_complete:
+                return False
+            if not self.cycle.more_body:
+                self._disarm()
+            elif self.cycle is not self._body_of:
+                self._body_of, self._since, self._got = self.cycle, time.monotonic(), 0
+                self._arm(min(limits.body_grace, limits.body_time), self._look_at_body)
+            return True
+
+        def pause_writing(self) -> None:
+            """The client does not read as fast as it is answered."""
+            super().pause_writing()
+            self._disarm_unread()
+            self._unread = self.loop.call_later(limits.send_time, self._not_read)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._disarm_unread()
+
+        def _not_read(self) -> None:
+            on_slow()
+            self.transport.abort()
 
         def _look_at_body(self) -> None:
             elapsed = time.monotonic() - self._since
@@ -130,6 +156,11 @@ def guarded(parser: str, limits: Limits, on_slow: Callable[[], None]) -> type[as
             self._disarm()
             self._timer = self.loop.call_later(seconds, then)
 
+        def _disarm_unread(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+
         def _disarm(self) -> None:
             if self._timer is not None:
                 self._timer.cancel()
@@ -142,7 +173,10 @@ def _make_room(resting: dict[Any, None]) -> bool:
     """Close the connection that has rested longest."""
     for connection in resting:
         del resting[connection]
-        connection.transport.close()
+        if connection.transport.get_write_buffer_size():  # an answer that it does not read would keep it open
+            connection.transport.abort()
+        else:
+            connection.transport.close()
         return True
     return False
 

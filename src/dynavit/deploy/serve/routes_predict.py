@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -90,15 +91,24 @@ async def together(work: list[Any]) -> list[Any]:
         await asyncio.wait(tasks)
 
 
+def _query(request: Request) -> Mapping[str, str]:
+    """The words behind the question mark. Of one that stands there twice, it would be a guess which one is meant."""
+    words = request.query_params
+    if len(words.multi_items()) > len(words):
+        raise Problem(422, "query", "a parameter stands twice in the query")
+    return words
+
+
 async def _asked(request: Request, visit: Visit, service: Service) -> Asked:
     service.check_ready()
+    query = _query(request)
     body = await visit.body()
-    return await read_asked(body, request.headers.get("content-type", ""), request.query_params, service.limits)
+    return await read_asked(body, request.headers.get("content-type", ""), query, service.limits)
 
 
 async def _one_image(request: Request, visit: Visit, service: Service, words: tuple[str, ...] = ()) -> Upload:
     """The only image of a request, as its body or as the only part or item of it."""
-    if unknown := set(request.query_params) - set(words):
+    if unknown := set(_query(request)) - set(words):
         raise Problem(422, "query", f"there is no parameter {min(unknown)[:100]!r} here")
     service.check_ready()
     body = await visit.body()

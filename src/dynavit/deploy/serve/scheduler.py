@@ -103,7 +103,7 @@ class Scheduler:
         self.regrouped = [0] * exits  # jobs so far
         self._on_device: list[Job] = []  # also jobs that are over
         self._outbox: list[Event] = []
-        self._timers: list[tuple[float, int]] = []  # a heap of deadlines; those of jobs that are over stay until they are due
+        self._timers: list[tuple[float, int]] = []  # a heap of deadlines; those of jobs that are over stay for a while
         self._clients: dict[str, int] = {}  # jobs waiting or running
         self._last_tag: dict[str, float] = {}
         self._virtual = 0.0  # tag of the last job launched
@@ -151,6 +151,7 @@ class Scheduler:
         self.jobs[job.id] = job
         if deadline is not None:
             heapq.heappush(self._timers, (deadline, job.id))
+            self._forget_timers()
         self._enqueue(job)
         return job.id
 
@@ -406,6 +407,12 @@ class Scheduler:
                 continue
             best = job.best if job.on_deadline == "best" else None
             self._end(job, Expired(job.id) if best is None else Answered(job.id, "deadline", best))
+
+    def _forget_timers(self) -> None:
+        """Of jobs that are over, once they are the most: deadlines may lie a day ahead, and answers come in milliseconds."""
+        if len(self._timers) > 2 * len(self.jobs) + 16:
+            self._timers = [timer for timer in self._timers if timer[1] in self.jobs]
+            heapq.heapify(self._timers)
 
     def _end(self, job: Job, event: Event) -> None:
         """A terminal state. What a running job reserved is freed when its batch ends, since the memory is in use until then."""

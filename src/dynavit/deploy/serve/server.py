@@ -86,7 +86,8 @@ def run(
     uvicorn = require("uvicorn", "serve")
     service: Service = app.state.service
     warn_of_bombs_by_error()
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it would log a line for every request that is not HTTP
+    for name in ("uvicorn.error", "python_multipart"):  # they would log a line for every request that is no HTTP or no form
+        logging.getLogger(name).setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
         http=choose_protocol(parser, limits, service, settings),

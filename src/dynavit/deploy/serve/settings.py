@@ -32,6 +32,7 @@ class Settings:
         hosts: names that requests may use for this server, against DNS rebinding; "*" takes any.
         origins: pages of other servers that may use this one (CORS).
         metrics_open: /metrics without a token.
+        batch_wait_ms: milliseconds that an idle model waits for company at exit 1; for accelerators, where a launch is dear.
         degrade_to: level from 0 to 1 that requests with "degrade": true get while the queue is more than half full.
         unready_when_full: a full queue makes the server not ready, for load balancers.
         log_requests: a line for each request, with its id, status and time.
@@ -48,6 +49,7 @@ class Settings:
     hosts: str | None = None
     origins: str | None = None
     metrics_open: bool = False
+    batch_wait_ms: Annotated[float, Range(least=0, most=60_000)] = 0.0
     degrade_to: Annotated[float, Range(least=0, most=1)] | None = None
     unready_when_full: bool = False
     log_requests: bool = False
