@@ -38,11 +38,7 @@ def norm_pages(pictures: Path) -> dict[str, str]:
         rows.append(f"| [{name}]({name}.md) | {summary} | {cost} |")
         draw_effect(name, pictures / f"{name}.svg")
         pages[f"reference/norms/{name}.md"] = norm_page(name, kind, costs.get(name, []), source)
-    rows += [
-        "",
-        f"Lower is better; LayerNorm is `nn.LayerNorm`, one call of torch. From `{source}`; [more about costs](../../norms/cost.md).",
-        "",
-    ]
+    rows += ["", f"Less is better. LayerNorm is torch's own. From `{source}`; [more about costs](../../norms/cost.md).", ""]
     return pages | {"reference/norms/index.md": "\n".join(rows)}
 
 
@@ -50,10 +46,7 @@ def norm_page(name: str, kind: type[Norm], costs: list[dict[str, Any]], source: 
     text = (inspect.getdoc(kind) or "").partition("\nArgs:")[0].strip()
     lines = [f"# {name}", "", paper_of(kind), "", with_mathml(text), "", facts_of(name, kind), ""]
     lines += [f"![Magnitudes of {GRID}×{GRID} tokens before and after {name}]({name}.svg)", ""]
-    lines += [
-        f"The length of each token of made-up data before and after `{name}` in its first step: a corner is brighter, a channel is off.",
-        "",
-    ]
+    lines += ["Lengths of made-up tokens before and after its first step. A corner is brighter, a channel is off.", ""]
     lines += ["## Options", "", *option_table(kind), "## Cost", "", *cost_table(costs, source)]
     lines += ["## Use", "", "```python", "import dynavit", "", f'norm = dynavit.create_norm("{name}", 432, heads=9)', "```", ""]
     lines += [
@@ -93,10 +86,10 @@ def option_table(kind: type[Norm]) -> list[str]:
 def cost_table(costs: list[dict[str, Any]], source: str) -> list[str]:
     if not costs:
         return ["Not measured.", ""]
-    rows = [
-        f"| {SHAPES[row['shape']]}{_variant(row)} | {row['forward_ratio'][0]:.1f}× | {row['training_ratio'][0]:.1f}× | {row['saved_ratio']:.1f}× |"
-        for row in costs
-    ]
+    rows = []
+    for row in costs:
+        ratios = (row["forward_ratio"][0], row["training_ratio"][0], row["saved_ratio"])
+        rows.append(f"| {SHAPES[row['shape']]}{_variant(row)} | " + " | ".join(f"{ratio:.1f}×" for ratio in ratios) + " |")
     head = ["| input | forward | with backward | memory kept for backward |", "|---|---|---|---|"]
     return [*head, *rows, "", f"Times `nn.LayerNorm`'s, by `dynavit bench norms`: `{source}`.", ""]
 
