@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from documents_as_pages import ROOT, TOP, example_index, example_page, page_of, place_of
+from notebooks import page_of_notebook
 from reference_commands import command_pages
 from reference_names import name_pages
 from reference_norms import norm_pages
@@ -65,8 +66,10 @@ def write_pages(folder: Path) -> list[str]:
     """All pages; their places."""
     documents = [ROOT / name for name in TOP] + sorted((ROOT / "docs").rglob("*.md"))
     texts = {str(place_of(file)): page_of(file) for file in documents}
-    examples = sorted((ROOT / "examples").glob("*.py"))
-    texts |= {str(place_of(file)): example_page(file) for file in examples} | {"examples/index.md": example_index(examples)}
+    examples, notebooks = (sorted((ROOT / "examples").glob(kind)) for kind in ("*.py", "*.ipynb"))
+    texts |= {str(place_of(file)): example_page(file) for file in examples}
+    texts |= {str(place_of(file)): page_of_notebook(file, folder / "examples") for file in notebooks}
+    texts["examples/index.md"] = example_index(examples, notebooks)
     texts |= name_pages() | command_pages() | norm_pages(folder / "reference" / "norms")
     texts["reference/recipes.md"] = recipe_page()
     for place, text in texts.items():

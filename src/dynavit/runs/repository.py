@@ -153,8 +153,8 @@ def _card_of_model(model: nn.Module, classes: Sequence[str] | None) -> tuple[Mod
     call = getattr(model, "created_by", None)
     if call is None:
         raise ValueError(
-            f"{type(model).__name__} was not made by dynavit.create_model, so nothing says how to build it again. It takes every "
-            "name of timm too; save a swapped model of another library with dynavit.save_swapped, a trained one by the "
+            f"{type(model).__name__} was not made by dynavit.create_model, so nothing says how to build it again. That "
+            "takes every name of timm too; save a swapped model of another library with dynavit.save_swapped, a trained one by the "
             "directory of its run"
         )
     call = stored_call(call)
@@ -167,8 +167,8 @@ def _card_of_model(model: nn.Module, classes: Sequence[str] | None) -> tuple[Mod
         apply_plan(again, SwapPlan.from_json(swap.to_dict()))
     if _structure(again) != _structure(model):
         raise ValueError(
-            f"this {type(model).__name__} was changed after create_model({call['name']!r}), and not by dynavit.swap_norms alone: "
-            "save a folded one by the directory that `dynavit fold` wrote"
+            f"this {type(model).__name__} was changed after create_model({call['name']!r}), and not by dynavit.swap_norms "
+            "alone: save a folded one by the directory that `dynavit fold` wrote"
         )
     norms = {name for name in (call.get("norm"), *(plan.norm for plan in _chain(swap))) if name is not None}
     found = [MODELS.guest(call["name"]), *(NORMS.guest(name) for name in sorted(norms))]
