@@ -7,12 +7,10 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 ARGS   ?=
 PYTEST  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
-
-.PHONY: docs help install test test-all lint format quickstart bench
 # Ray brings 500 MB, so it has an environment of its own.
 RAY    ?= .venv-ray
 
-.PHONY: help install test test-all test-ray lint format quickstart bench
+.PHONY: help install test test-all test-ray lint format quickstart docs bench
 
 help:
 	@echo 'make test        the default tests (ARGS="-k name" narrows them)'

@@ -16,14 +16,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from documents_as_pages import ROOT, TOP, example_index, example_page, page_of, place_of
+from notebooks import page_of_notebook
 from reference_commands import command_pages
 from reference_names import name_pages
 from reference_norms import norm_pages
 from reference_recipes import recipe_page
 
-# The order of pages; every document stands here once. A folder stands for what is left of it.
+# The order of pages; every document stands here once. A folder stands for what is left of it, a lone page for itself.
 NAV = {
-    "Start": ["README.md"],
+    "Start": "README.md",
     "Tutorials": ["docs/tutorials/"],
     "How to": [
         "docs/training.md", "docs/recipes.md", "docs/convert.md", "docs/models.md", "docs/cascade.md", "docs/sequences.md",
@@ -36,7 +37,7 @@ NAV = {
     "Reference": {
         "Commands": ["reference/commands/"],
         "Norms": ["reference/norms/"],
-        "Recipes": ["reference/recipes.md"],
+        "Recipes": "reference/recipes.md",
         "Python": ["reference/"],
     },
     "Project": ["docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"],
@@ -52,6 +53,7 @@ def main(out: Path) -> None:
     shutil.copy(ROOT / "docsite" / "site.css", pages)
     config = (ROOT / "docsite" / "zensical.toml").read_text()
     config = config.replace("NAV\n", f"nav = {nav_of(written)}\n").replace("SOURCE", str(ROOT / "src"))
+    config = config.replace("DOCSTRINGS", str(ROOT / "docsite" / "docstrings_in_pages.py"))
     (out / "zensical.toml").write_text(config)
     build = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(out / "zensical.toml")]
     subprocess.run(build, check=True, cwd=out)
@@ -64,8 +66,10 @@ def write_pages(folder: Path) -> list[str]:
     """All pages; their places."""
     documents = [ROOT / name for name in TOP] + sorted((ROOT / "docs").rglob("*.md"))
     texts = {str(place_of(file)): page_of(file) for file in documents}
-    examples = sorted((ROOT / "examples").glob("*.py"))
-    texts |= {str(place_of(file)): example_page(file) for file in examples} | {"examples/index.md": example_index(examples)}
+    examples, notebooks = (sorted((ROOT / "examples").glob(kind)) for kind in ("*.py", "*.ipynb"))
+    texts |= {str(place_of(file)): example_page(file) for file in examples}
+    texts |= {str(place_of(file)): page_of_notebook(file, folder / "examples") for file in notebooks}
+    texts["examples/index.md"] = example_index(examples, notebooks)
     texts |= name_pages() | command_pages() | norm_pages(folder / "reference" / "norms")
     texts["reference/recipes.md"] = recipe_page()
     for place, text in texts.items():
@@ -95,9 +99,9 @@ def _sections(entries: Mapping[str, Any], left: set[str]) -> str:
         if isinstance(inside, dict):
             found = _sections(inside, left)
         else:
-            found = ", ".join(f'"{place}"' for place in _places(inside, left))
+            found = ", ".join(f'"{place}"' for place in _places([inside] if isinstance(inside, str) else inside, left))
         if found:
-            shown.append(f'{{"{title}" = {found if found == f"{chr(34)}index.md{chr(34)}" else f"[{found}]"}}}')
+            shown.append(f'{{"{title}" = {found if isinstance(inside, str) else f"[{found}]"}}}')
     return ", ".join(shown)
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from math_in_pages import with_mathml
+from notebooks import read
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = {
@@ -63,8 +64,11 @@ def example_page(file: Path) -> str:
     return f"# {file.name}\n\n```{CODE[file.suffix]}\n{file.read_text(encoding='utf-8')}```\n"
 
 
-def example_index(files: list[Path]) -> str:
-    lines = ["# Examples", "", "Each runs on the built-in digits in under a minute and is executed by a test.", ""]
+def example_index(files: list[Path], notebooks: list[Path]) -> str:
+    lines = ["# Examples", "", "Each runs on the built-in digits in about a minute and is executed by a test.", ""]
+    for file in notebooks:
+        title = read(file)["cells"][0]["source"][0].removeprefix("# ").strip()
+        lines.append(f"- [{file.stem}]({file.stem}.md): {title}, a notebook.")
     for file in files:
         about = file.read_text(encoding="utf-8").split('"""')[1].strip().splitlines()[0]
         lines.append(f"- [{file.stem}]({file.stem}.md): {about}")

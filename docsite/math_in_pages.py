@@ -17,5 +17,6 @@ def with_mathml(text: str) -> str:
 def _mathml(found: re.Match[str]) -> str:
     shown, inline = found.groups()
     if shown is None:
-        return convert(inline.strip())
+        # Markdown takes a <math> that begins a line for a block, which ends the paragraph; a <span> is none.
+        return f"<span>{convert(inline.strip())}</span>"
     return f"\n\n{convert(' '.join(shown.split()), display='block')}\n\n"

@@ -4,8 +4,10 @@ import contextlib
 import io
 import os
 import re
+import textwrap
 
-from dynavit.cli.main import COMMANDS, Group, main
+from dynavit.cli.main import COMMANDS, EXAMPLES, Group, main
+from dynavit.cli.parse import first_line
 
 _OPTION = re.compile(r"^  (-\S.*?)(?:  +(.*))?$")
 _CODE = re.compile(r"`[^`]*`")
@@ -13,15 +15,23 @@ _CODE = re.compile(r"`[^`]*`")
 
 def command_pages() -> dict[str, str]:
     os.environ["COLUMNS"] = "100"  # width of the help
-    pages = {"reference/commands/index.md": f"# All commands\n\n```text\n{_printed(['--help'])}```\n"}
+    rows = ["# All commands", "", "| command | |", "|---|---|"]
+    pages = {}
     for name, command in COMMANDS.items():
-        calls = [[name, word] for word in command.members] if isinstance(command, Group) else [[name]]
-        text = [f"# {name}", ""]
-        for call in calls:
-            title = [f"## {' '.join(call)}", ""] if len(calls) > 1 else []
-            text += [*title, as_tables(_printed([*call, "--help"])), ""]
+        text, calls = [f"# {name}", ""], {name: command}
+        if isinstance(command, Group):
+            what, _, how = command.about.partition("\n\n")
+            text += [what, "", *([f"```text\n{textwrap.dedent(how)}\n```", ""] if how else [])]
+            calls = {f"{name} {word}": inside for word, inside in command.members.items()}
+        for call, function in calls.items():
+            anchor = f"#{call.replace(' ', '-')}" if len(calls) > 1 else ""
+            rows.append(f"| [{call}]({name}.md{anchor}) | {_cell(first_line(function))} |")
+            title = [f"## {call}", ""] if len(calls) > 1 else []
+            text += [*title, as_tables(_printed([*call.split(), "--help"])), ""]
         pages[f"reference/commands/{name}.md"] = "\n".join(text)
-    return pages
+    examples, _, notes = EXAMPLES.partition("\n\n")
+    rows += ["", "## Examples", "", f"```text\n{_below_their_words(examples)}\n```", "", notes, ""]
+    return pages | {"reference/commands/index.md": "\n".join(rows)}
 
 
 def as_tables(text: str) -> str:
@@ -56,6 +66,12 @@ def _cell(text: str) -> str:
 
 def _plain(text: str) -> str:
     return re.sub(r"[\x00-\x1f]", "", text).strip()
+
+
+def _below_their_words(examples: str) -> str:
+    """Each example below what it does, since the two side by side are wider than a page."""
+    rows = [re.split(r"  +", line.strip(), maxsplit=1) for line in examples.splitlines()[1:]]
+    return "\n".join("\n".join([*(f"# {about}" for about in said), call]) for call, *said in rows)
 
 
 def _printed(words: list[str]) -> str:

@@ -18,13 +18,20 @@ GROUPS = {
 def name_pages() -> dict[str, str]:
     """File name to text. A public name that stands in no group, or in two, is an error."""
     public = set(dynavit.__all__) - {"__version__"}
-    grouped = [name for names in GROUPS.values() for name in names if name in public]
+    grouped = [name for names in GROUPS.values() for name in names]
     if public != set(grouped) or len(grouped) != len(set(grouped)):
+        twice = {name for name in grouped if grouped.count(name) > 1}
         raise ValueError(
-            f"docsite/reference_names.py: these names stand in no group or in two: {sorted(public ^ set(grouped))}"
+            f"docsite/reference_names.py: these names stand in no group, in two, or are not public: "
+            f"{sorted(public ^ set(grouped) | twice)}"
         )
-    pages = {}
-    for group, names in GROUPS.items():
-        text = [f"# {group}", "", *(f"::: dynavit.{name}\n" for name in names if name in public)]
-        pages[f"reference/{group.lower().replace(' ', '_')}.md"] = "\n".join(text)
-    return pages
+    return {
+        f"reference/{group.lower().replace(' ', '_')}.md": "\n".join([f"# {group}", "", *map(_entry, names)])
+        for group, names in GROUPS.items()
+    }
+
+
+def _entry(name: str) -> str:
+    """By its home where a module has the same name, which would be shown instead."""
+    home = getattr(dynavit, name).__module__
+    return f"::: {home}.{name}\n" if home.endswith(f".{name}") else f"::: dynavit.{name}\n"

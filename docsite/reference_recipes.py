@@ -1,16 +1,24 @@
 """The page of recipes, with cost and result from the head of each file."""
 
-from documents_as_pages import ROOT
+import re
+
+from dynavit.cli.recipes import DIRECTORY, list_recipes
+
+_HEAD = re.compile(r"^# (?:What|Command|Cost|Reached): .*\n", re.MULTILINE)  # stands above the file already
 
 
 def recipe_page() -> str:
-    lines = ["# Recipes", "", "`dynavit train --config NAME`; `dynavit list recipes` shows them too.", ""]
-    for file in sorted((ROOT / "src" / "dynavit" / "recipes").glob("*.yaml")):
-        text = file.read_text(encoding="utf-8")
-        head = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ") and ": " in line]
-        about = dict(line.split(": ", 1) for line in head)
-        lines += [f"## {file.stem}", "", about["What"] + ".", "", f"```sh\n{about['Command']}\n```", ""]
-        lines += [f"- Cost: {about['Cost']}", f"- Reached: {about['Reached']}", ""]
-        body = "\n".join(line for line in text.splitlines() if not line.startswith("# ")).strip()
-        lines += [f'??? note "{file.name}"\n', *(f"    {line}" for line in ["```yaml", *body.splitlines(), "```"]), ""]
+    lines = ["# Recipes", "", "Every option after `--config NAME` changes it. [All of them in one table](../recipes.md).", ""]
+    for recipe in list_recipes():
+        lines += [
+            f"## {recipe.name}",
+            "",
+            f"{recipe.what[0].upper()}{recipe.what[1:]}.",
+            "",
+            f"```sh\n{recipe.command}\n```",
+            "",
+        ]
+        lines += [f"- Cost: {recipe.cost}", f"- Reached: {recipe.reached}", ""]
+        body = _HEAD.sub("", (DIRECTORY / f"{recipe.name}.yaml").read_text(encoding="utf-8")).strip()
+        lines += [f'??? note "{recipe.name}.yaml"\n', *(f"    {line}" for line in ["```yaml", *body.splitlines(), "```"]), ""]
     return "\n".join(lines)

@@ -1,15 +1,22 @@
-"""Every example runs, shortened; each is short enough to be read."""
+"""Every example runs, shortened; each is short enough to be read. So does the notebook."""
 
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from documents import ROOT
 from dynavit.cli.main import main
 
+sys.path.insert(0, str(ROOT / "docsite"))
+
+from notebooks import page_of_notebook, read, run
+
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NOTEBOOK = ROOT / "examples" / "dtn_story.ipynb"
 LINES = 80
 
 
@@ -79,3 +86,52 @@ def test_ddp():
     call = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(ROOT / "examples" / "ddp.py")]
     done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
     assert "2 processes" in done.stdout and "weights differ by 0.0e+00" in done.stdout, done.stderr
+
+
+# ---- The notebook
+
+
+def shown(cell):
+    """Kinds of what a cell shows."""
+    return [output["output_type"] for output in cell["outputs"]]
+
+
+def test_the_notebook_can_be_read_as_it_is():
+    cells = read(NOTEBOOK)["cells"]
+    pictures = [output for cell in cells for output in cell.get("outputs", []) if "data" in output]
+    assert len(pictures) == 5 and all(picture["data"]["text/plain"][0] for picture in pictures), "each says what it shows"
+    assert NOTEBOOK.stat().st_size < 300_000
+    assert [cell["id"] for cell in cells] == list(dict.fromkeys(cell["id"] for cell in cells))
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_what_is_stored():
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    stored, cells = read(NOTEBOOK)["cells"], read(NOTEBOOK)["cells"]
+    (training,) = [cell for cell in cells if "EPOCHS = 10\n" in cell["source"]]
+    training["source"][0] = "EPOCHS = 1\n"
+    found = run(cells, NOTEBOOK.name)
+    for before, after in zip(stored, cells, strict=True):
+        if before["cell_type"] == "code":
+            assert shown(after) == shown(before)
+    assert len(found["history"]) == 41, "λ of each step"
+    for _, layer in found["dtn_layers"](found["dtn"]):
+        weights = layer.positional_weights(found["GRID"], found["TOKEN"])
+        torch.testing.assert_close(weights.sum((-2, -1)), torch.ones(4))
+    assert found["means"]["dtn"] > 2 * found["means"]["ln"], "lengths of tokens differ more after DTN"
+
+
+def test_a_notebook_becomes_a_page(tmp_path: Path):
+    page = page_of_notebook(NOTEBOOK, tmp_path)
+    assert page.startswith("# The story of DTN in pictures\n") and "```python\nimport matplotlib" in page
+    assert "](dtn_story_1.png)" in page and (tmp_path / "dtn_story_5.png").read_bytes().startswith(b"\x89PNG")
+    assert "```text\nright on test: " in page
+
+
+def test_an_error_in_a_notebook_names_its_cell():
+    cells = [{"cell_type": "code", "source": ["1 / 1"]}, {"cell_type": "code", "source": ["1 / 0"]}]
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(cells, "x.ipynb")
+    assert "x.ipynb, cell 2" in str(caught.traceback[-1].path)

@@ -28,6 +28,7 @@ NOT_RUN = {
     "docs/robustness.md": ["pip", "needs the ImageNet variants"],
     "docs/serve.md": ["pip", "needs a running server", "needs a running server", "needs Ray"],
     "docs/scale.md": ["needs 8 GPUs and ImageNet", "needs 4 nodes and ImageNet", "needs photographs"],
+    "docs/tutorials/6_serve.md": ["it listens until it is stopped", "needs a running server"],
 }
 RUN = {"python", "sh"}
 SHOWN = {"text", "toml", "json"}

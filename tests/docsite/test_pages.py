@@ -11,10 +11,21 @@ from documents import ROOT
 sys.path.insert(0, str(ROOT / "docsite"))
 
 import documents_as_pages as documents
+import reference_names
+import reference_norms
 from build import main, nav_of
+from docstrings_in_pages import shown
 from math_in_pages import with_mathml
-from reference_commands import as_tables
+from reference_commands import as_tables, command_pages
 from reference_names import name_pages
+from reference_norms import facts_of, newest_costs, norm_page, norm_pages, paper_of
+from reference_recipes import recipe_page
+
+import dynavit
+from cli.test_main import functions
+from dynavit.cli.parse import _option_types
+from dynavit.cli.recipes import list_recipes
+from dynavit.norms.factory import NORMS, options_of
 
 
 def test_places():
@@ -47,6 +58,12 @@ def test_every_document_can_be_a_page():
 def test_formulas_become_mathml_and_code_stays():
     text = with_mathml("costs $a_1$ and `$b$`\n\n$$ x^2 $$\n\n```\n$c$\n```\n")
     assert text.count("<math") == 2 and "`$b$`" in text and "\n$c$\n" in text and 'display="block"' in text
+    assert with_mathml("the sum\n$s$ of all").startswith("the sum\n<span><math"), "a <math> that begins a line is a paragraph"
+
+
+def test_docstrings_with_formulas_and_doctests():
+    text = shown("Adds $a$.\n\n>>> add(1,\n...     1)\n2\n\nMore.")
+    assert "<math" in text and "\n\n```python\n>>> add(1,\n...     1)\n2\n```\n\nMore." in text
 
 
 def test_a_page_without_a_place_is_an_error():
@@ -55,8 +72,63 @@ def test_a_page_without_a_place_is_an_error():
         nav_of(["index.md", "lost.md"])
 
 
-def test_every_public_name_has_a_page():
-    assert sum(text.count("::: dynavit.") for text in name_pages().values()) > 30
+def test_every_public_name_has_a_page(monkeypatch):
+    places = "\n".join(name_pages().values())
+    for name in set(dynavit.__all__) - {"__version__"}:
+        home = getattr(dynavit, name).__module__
+        assert f"::: dynavit.{name}\n" in places or f"::: {home}.{name}\n" in places
+    monkeypatch.setattr(dynavit, "__all__", [*dynavit.__all__, "forgotten"])
+    with pytest.raises(ValueError, match=r"in no group, in two, or are not public: \['forgotten'\]"):
+        name_pages()
+    monkeypatch.setattr(dynavit, "__all__", dynavit.__all__[:-1])
+    monkeypatch.setattr(reference_names, "GROUPS", {**reference_names.GROUPS, "Twice": ["load"]})
+    with pytest.raises(ValueError, match=r"\['load'\]"):
+        name_pages()
+
+
+def test_every_norm_has_a_page(monkeypatch, tmp_path):
+    monkeypatch.setattr(reference_norms, "draw_effect", lambda name, file: None)
+    pages = norm_pages(tmp_path)
+    assert set(pages) == {f"reference/norms/{name}.md" for name in [*NORMS.names(), "index"]}
+    assert all(f"({name}.md)" in pages["reference/norms/index.md"] for name in NORMS.names())
+
+
+@pytest.mark.parametrize("name", NORMS.names())
+def test_the_page_of_a_norm_has_paper_formula_shapes_cost_options_and_picture(name):
+    costs, source = newest_costs()
+    page = norm_page(name, NORMS[name], costs.get(name, []), source)
+    own_work = {"dtn_released", "ldfn", "minmax", "zscore"}  # without a paper of their own
+    assert ("arXiv" in paper_of(NORMS[name])) == (name not in own_work) and paper_of(NORMS[name]) in page
+    assert 'display="block"' in page and "\nShape: " in page and f"]({name}.svg)" in page
+    assert facts_of(name, NORMS[name]) in page
+    assert page.partition("## Cost")[2].count("×") >= 3 * 3, "forward, backward and memory at several shapes"
+    shared = {"heads", "eps", "affine", "device", "dtype"}
+    rows = dict(re.findall(r"^\| `(\w+)` \| `.*?` \| (.*) \|$", page, re.MULTILINE))
+    assert set(rows) == set(options_of(NORMS[name])) - shared
+    assert [option for option, about in rows.items() if not about] == []
+
+
+@pytest.mark.slow  # the help of every command; tests/cli reads them too
+def test_every_command_has_a_page_with_all_its_options():
+    pages = command_pages()
+    for command, function in functions():
+        page = pages[f"reference/commands/{command.split()[0]}.md"]
+        part = page.partition(f"\n## {command}\n")[2].partition("\n## ")[0] or page
+        # A dictionary of options is written dotted and listed by its name; `*` takes the rest of the words.
+        missing = [option for option in _option_types(function) if not re.search(rf"`[^`\n]*--{re.escape(option)}\b", part)]
+        assert missing == [], command
+        assert f"[{command}]({command.split()[0]}.md" in pages["reference/commands/index.md"]
+
+
+def test_every_recipe_stands_on_its_page_with_cost_and_result():
+    page = recipe_page()
+    for recipe in list_recipes():
+        part = page.partition(f"\n## {recipe.name}\n")[2].partition("\n## ")[0]
+        assert (
+            recipe.command in part
+            and f"- Cost: {recipe.cost}\n- Reached: {recipe.reached}" in part
+            and f"{recipe.name}.yaml" in part
+        )
 
 
 def test_help_becomes_tables():

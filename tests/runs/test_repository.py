@@ -11,6 +11,7 @@ import torch
 import yaml
 
 import dynavit
+from documents import ROOT
 from dynavit.runs.repository import is_repository
 
 SMALL = {"img_size": 8, "in_chans": 1, "depth": 1, "num_classes": 10}
@@ -80,6 +81,34 @@ def test_a_model_of_timm_with_another_norm(tmp_path):
         assert torch.equal(model(images), loaded(images))
 
 
+@pytest.mark.parametrize("norm", ["gn", "dtn"])  # gn has the shapes of LayerNorm, so weights alone do not tell them apart
+def test_a_model_whose_norms_were_swapped(tmp_path, norm):
+    model = dynavit.swap_norms(dynavit.create_model("vit_micro", **SMALL), norm, start="near" if norm == "dtn" else None).eval()
+    folder = dynavit.save_pretrained(model, tmp_path / "x")
+    assert same(dynavit.load(folder), model)
+    assert norm in front_matter(folder)["tags"] and f"# vit_micro with {norm}" in (folder / "README.md").read_text()
+    again = dynavit.save_pretrained(dynavit.load(folder), tmp_path / "y")
+    assert same(dynavit.load(again), model)
+
+
+def test_a_model_of_timm_that_was_created_with_one_norm_and_swapped_to_another(tmp_path):
+    model = dynavit.swap_norms(dynavit.create_model("test_vit", norm="rms", num_classes=3), "dtn").eval()
+    loaded = dynavit.load(dynavit.save_pretrained(model, tmp_path / "x"))
+    images = torch.randn(2, 3, 160, 160)
+    with torch.no_grad():
+        assert torch.equal(model(images), loaded(images))
+
+
+def test_a_norm_of_somebody_else_is_named(tmp_path, no_guest_stays):
+    dynavit.load_plugin(ROOT / "examples" / "my_norm.py")
+    model = dynavit.swap_norms(dynavit.create_model("vit_micro", **SMALL), "mine")
+    folder = dynavit.save_pretrained(model, tmp_path / "x")
+    assert "call `dynavit.load_plugin` for each of my_norm.py first" in (folder / "README.md").read_text()
+    (guest,) = json.loads((folder / "config.json").read_text())["guests"]
+    assert (guest["name"], guest["file"]) == ("mine", "my_norm.py"), "without the way to it on this machine"
+    assert same(dynavit.load(folder), model.eval())
+
+
 def test_a_calibrated_cascade_keeps_its_thresholds(tmp_path):
     from dynavit.runs.calibrate import Goal, calibrate_run
 
@@ -96,9 +125,14 @@ def test_a_calibrated_cascade_keeps_its_thresholds(tmp_path):
 def test_models_that_cannot_be_built_again_are_refused(tmp_path):
     with pytest.raises(ValueError, match="Linear was not made by dynavit.create_model"):
         dynavit.save_pretrained(torch.nn.Linear(2, 2), tmp_path / "x")
-    swapped = dynavit.swap_norms(dynavit.create_model("vit_micro", **SMALL), "dtn")
-    with pytest.raises(ValueError, match="was changed after create_model.*save_swapped"):
-        dynavit.save_pretrained(swapped, tmp_path / "x")
+    changed = dynavit.create_model("vit_micro", **SMALL)
+    changed.norm = torch.nn.Identity()
+    with pytest.raises(ValueError, match="was changed after create_model.*not by dynavit.swap_norms alone"):
+        dynavit.save_pretrained(changed, tmp_path / "x")
+    changed = dynavit.create_model("vit_micro", **SMALL)
+    changed.norm = dynavit.create_norm("in", 32)  # has the shapes of the LayerNorm that stood there
+    with pytest.raises(ValueError, match="was changed after create_model"):
+        dynavit.save_pretrained(changed, tmp_path / "x")
     with pytest.raises(ValueError, match="a run knows its classes"):
         dynavit.save_pretrained(tmp_path, tmp_path / "x", classes=["a"])
     assert list(tmp_path.iterdir()) == []
@@ -123,6 +157,8 @@ def test_an_existing_folder_is_replaced_only_if_it_is_ours(run, repository, tmp_
         (lambda folder: edit(folder, model={"name": "vit_micor"}), "Did you mean 'vit_micro'"),
         (lambda folder: edit(folder, model={"name": "vit_micro", "pretrained": True, "norm": "dtn"}), "does not fit"),
         (lambda folder: edit(folder, classes=["a"]), "1 names of classes"),
+        (lambda folder: edit(folder, swap={"version": 1, "rows": "x"}), "stored swap of norms does not fit"),
+        (lambda folder: edit(folder, swap={"version": 9}), "swap plan of version 9"),
         (lambda folder: edit(folder, preprocess=None), "is damaged"),
     ],
 )

@@ -11,7 +11,7 @@ class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         shown = super()._format_action_invocation(action)
-        shown = ", ".join(part for part in shown.split(", --") if "+" not in part.split(" ")[0])
+        shown = ", ".join(part for part in re.split(r", (?=--)", shown) if "+" not in part.split(" ")[0])
         option = shown.partition(" ")[0]
         if shown.endswith("{true,false}"):
             return f"{option}, --no-{option[2:]}" if action.default is True else option

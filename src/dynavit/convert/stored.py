@@ -77,11 +77,19 @@ def load_swapped(folder: str | PathLike[str], model: nn.Module, *, inplace: bool
     changed = changed if inplace else copy.deepcopy(changed)
     try:
         for path in sorted(header["plans"], key=len, reverse=True):  # parts before the whole
-            apply_plan(changed.get_submodule(path), SwapPlan.from_json(header["plans"][path]))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+            apply_stored_plan(changed.get_submodule(path), header["plans"][path])
+    except (ValueError, AttributeError) as error:
         raise ValueError(f"{file} holds the plan of another model than this {type(changed).__name__}: {error}") from error
     _fill(changed, state, file)
     return changed.eval()
+
+
+def apply_stored_plan(model: nn.Module, plan: Any) -> None:
+    """Carry out the plan of a file, in place; ValueError for one that is damaged or another model's."""
+    try:
+        apply_plan(model, SwapPlan.from_json(plan))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"the stored swap of norms does not fit this {type(model).__name__}: {error}") from error
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

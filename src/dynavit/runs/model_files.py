@@ -212,12 +212,20 @@ def load_with_source(
     return fill_model(card, state, RunDirectory(run).card_file, directory / file), source
 
 
-def fill_model(card: ModelCard, state: Mapping[str, Tensor], card_file: Path, weights_file: Path) -> nn.Module:
-    """The model of a card with these weights, in evaluation mode; errors name the files that both come from."""
+def fill_model(
+    card: ModelCard, state: Mapping[str, Tensor], card_file: Path, weights_file: Path, swap: dict[str, Any] | None = None
+) -> nn.Module:
+    """The model of a card with these weights, in evaluation mode; errors name the files that both come from.
+
+    `swap` is the plan of a swap of norms that came after `create_model`.
+    """
+    from ..convert.stored import apply_stored_plan
     from ..models.stored_call import build_stored
 
     try:
         model = build_stored(card.model)
+        if swap is not None:
+            apply_stored_plan(model, swap)
         if card.fold is not None:
             from ..deploy.fold.stored import folded_structure
 

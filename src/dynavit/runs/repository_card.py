@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from .model_files import ModelCard
 
 
-def card_text(card: "ModelCard", parameters: int, results: Mapping[str, Any] | None, license: str | None) -> str:
-    """The whole file. `results` is the run's final evaluation."""
-    name, norm = card.model["name"], card.model.get("norm")
+def card_text(
+    card: "ModelCard", norm: str | None, parameters: int, results: Mapping[str, Any] | None, license: str | None
+) -> str:
+    """The whole file. `norm` is named beside the architecture; `results` is the run's final evaluation."""
+    name = card.model["name"]
     title = f"{name} with {norm}" if norm else name
-    lines = ["---", *_metadata(card, title, results, license), "---", "", f"# {title}", ""]
+    tags = ["dynavit", "vision-transformer", *([norm] if norm else [])]
+    lines = ["---", *_metadata(card, title, tags, results, license), "---", "", f"# {title}", ""]
     trained = f", trained for {card.task.replace('_', ' ')} on {card.data['name']}" if card.data.get("name") else ""
     lines += [f"A model of the library dynavit{trained}. {parameters:,} parameters.", ""]
     if card.classes:
@@ -44,10 +47,11 @@ def card_text(card: "ModelCard", parameters: int, results: Mapping[str, Any] | N
     return "\n".join(lines)
 
 
-def _metadata(card: "ModelCard", title: str, results: Mapping[str, Any] | None, license: str | None) -> list[str]:
+def _metadata(
+    card: "ModelCard", title: str, tags: list[str], results: Mapping[str, Any] | None, license: str | None
+) -> list[str]:
     """YAML that the hub reads. Texts are written as JSON, which YAML contains."""
     task = "image-classification" if card.preprocess and _classifies(card.task) else None
-    tags = ["dynavit", "vision-transformer", *([card.model["norm"]] if card.model.get("norm") else [])]
     lines = ["library_name: dynavit", f"tags: {json.dumps(tags)}"]
     lines += [f"license: {json.dumps(license)}"] if license else []
     lines += [f"pipeline_tag: {task}"] if task else []

@@ -30,8 +30,10 @@ _BUILT_IN_OPTIONS: dict[str, type] = {"detection": DetectionOptions, "dino": Din
 def register_task(name: str) -> Callable[[T], T]:
     """Register a `Task` under a name: `--task NAME`.
 
-    @dynavit.register_task("rotation")
-    class Rotation(dynavit.Task): ...
+        @dynavit.register_task("rotation")
+        class Rotation(dynavit.Task): ...
+
+    `Task` says what such a class has.
     """
 
     def check(task: T) -> T:

@@ -29,6 +29,7 @@ class ReleasedDynamicTokenNorm(DynamicTokenNorm):
         only_var: the mean is the intra-token one (the release's "dtn_var").
         init: "local" is Eqn 7 for the first floor(sqrt(h))^2 heads and a truncated normal for the rest, with the release's
             opposite sign of offsets; "trunc_normal" is the start of its whole models.
+        num_prefix_tokens, backend: as in DynamicTokenNorm.
     """
 
     dimensions = (2,)
