@@ -228,6 +228,8 @@ def test_description_brings_inputs_back(tmp_path):
     assert facts["classes"] == data.classes and facts["category_ids"] == [1, 13, 90] and facts["short"] == 32
     other = opened(tmp_path, short=48, long=None).prepared_as(facts, "run")
     assert other.preparation == data.preparation
+    anything = {name: value for name, value in facts.items() if name != "classes"}  # of a model that is asked for features
+    assert data.prepared_as(anything, "run").preparation == data.preparation
     with pytest.raises(ValueError, match="coco has 3 classes, the model of run tells 2 apart"):
         data.prepared_as({**facts, "classes": ["a", "b"]}, "run")
 
