@@ -43,6 +43,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--large", action="store_true", help="also 200x336 tokens")
+    parser.add_argument("--quiet", action="store_true", help="nothing else ran on the machine")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -72,7 +73,11 @@ def main():
             spread = f"({low:.2f} to {high:.2f}), least {least:.2f}"
             print(f"{name:8} {kind:36} {milliseconds:8.1f} ms  {middle:5.2f}  {spread}", flush=True)
     if chosen.out:
-        facts = describe_machine() | {"native_dtn_kernel": native_kernel_available(), "quiet": False, "repeats": chosen.repeats}
+        facts = describe_machine() | {
+            "native_dtn_kernel": native_kernel_available(),
+            "quiet": chosen.quiet,
+            "repeats": chosen.repeats,
+        }
         shapes = {name: {"grid": grid, "images": sizes, "dim": DIM} for name, (grid, sizes) in BATCHES.items()}
         write_json(chosen.out, {"machine": facts, "shapes": shapes, "clock": "CPU time of one thread", "rows": rows})
 

@@ -97,3 +97,14 @@ def test_next_steps_can_be_copied(capsys):
     assert capsys.readouterr().err == "next:\n  dynavit eval 'a run'  # short\n"
     tell_next((["eval", "x" * 70], "long"))
     assert capsys.readouterr().err == f"next:\n  # long\n  dynavit eval {'x' * 70}\n"
+
+
+def test_corruptions_are_next_only_where_there_are_some(copy, trained, tmp_path):
+    """Detectors and models of sequences take no images of one size; `dynavit robust` refuses them."""
+    from dynavit.cli.next_steps import robust_step
+
+    assert robust_step([trained, copy]) == [(["robust", trained, copy], "errors on corrupted images")]
+    assert robust_step([copy.parent]) == [(["robust", copy.parent], "errors on corrupted images")]  # a comparison's folder
+    card = json.loads((copy / "model.json").read_text())
+    (copy / "model.json").write_text(json.dumps({**card, "preprocess": {}}))
+    assert robust_step([copy]) == robust_step([copy.parent]) == robust_step([tmp_path / "nothing"]) == []

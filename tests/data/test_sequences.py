@@ -46,6 +46,7 @@ def test_a_part_of_a_split():
 def test_a_model_gets_what_it_knows():
     facts = data(width=9).describe()
     assert data().prepared_as(facts, "the run").width == 9
+    assert data().prepared_as({name: value for name, value in facts.items() if name != "classes"}, "the run").width == 9
     with pytest.raises(ValueError, match="other words than the model of the run"):
         data(words=12).prepared_as(facts, "the run")
     with pytest.raises(ValueError, match="has 3 classes, the model of the run tells 2 apart"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..common.fits import AtLeastOne
 from ..runs.subject import Which
-from .next_steps import tell_next
+from .next_steps import robust_step, tell_next
 from .parse import positional
 
 
@@ -58,7 +58,7 @@ def analyze(
     )
     print(f"figures and their numbers: {AnyDirectory(page.parent).analysis}")
     print(f"report: {page}")
-    tell_next((["robust", *runs], "errors on corrupted images, into the same page"), quiet=quiet)
+    tell_next(*robust_step(runs, "errors on corrupted images, into the same page"), quiet=quiet)
 
 
 def _place(token: list[float] | str) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..common.labelled import labelled_lines
 from ..runs.compare import CompareConfig, Watcher
-from .next_steps import Step, tell_next
+from .next_steps import Step, robust_step, tell_next
 from .show import print_table
 
 
@@ -43,7 +43,7 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False, q
     print(f"report: {page}")
     steps: list[Step] = [
         (["analyze", out], "their insides side by side"),
-        (["robust", out], "errors on corrupted images"),
+        *robust_step([out]),
     ]
     tell_next(*steps, quiet=quiet)
     if watch.failed:

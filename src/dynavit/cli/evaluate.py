@@ -7,7 +7,7 @@ from typing import Any
 from ..common.fits import AtLeastOne
 from ..runs.keep import NotStoredError
 from ..runs.subject import Subject, Which
-from .next_steps import Step, tell_next
+from .next_steps import Step, robust_step, tell_next
 from .parse import positional
 from .show import print_table
 
@@ -89,7 +89,7 @@ def evaluate(
     else:
         _print(run, subject, result)
         steps: list[Step] = [
-            (["robust", run], "errors on corrupted images"),
+            *robust_step([run]),
             (["analyze", run], "figures of its inside"),
             (["report", run], "the page with these results"),
         ]

@@ -2,7 +2,9 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from os import PathLike
+from pathlib import Path
 
 Step = tuple[list[str | PathLike[str]], str]  # the words of a command behind `dynavit`, and a few words about it
 COLUMNS = 80
@@ -18,3 +20,14 @@ def tell_next(*steps: Step, quiet: bool = False) -> None:
     print("next:", file=sys.stderr)
     for command, about in lines:
         print(f"  {command:<{width}}  # {about}" if behind else f"  # {about}\n  {command}", file=sys.stderr)
+
+
+def robust_step(runs: Sequence[Path], about: str = "errors on corrupted images") -> list[Step]:
+    """`dynavit robust` of runs or comparisons, if their models take images of one size: of others it has no corruptions."""
+    from ..runs.directory import RunDirectory
+    from ..runs.model_files import ModelCard
+
+    for place in (place for run in runs for place in (run, *sorted(run.glob("*/")))):
+        if RunDirectory(place).card_file.is_file():
+            return [(["robust", *runs], about)] if ModelCard.read(place).preprocess else []
+    return []

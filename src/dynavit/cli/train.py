@@ -78,7 +78,7 @@ def _tell(summary: "Summary", quiet: bool) -> None:
     page = RunDirectory(out).report_file
     print(f"report: {page if summary.nothing_to_do and page.is_file() else write_report(out)}")
     steps: list[Step] = [
-        (["eval", out], "each class, calibration, speed"),
+        (["eval", out], "each class, speed and more"),
         (["predict", out, "photo.jpg"], "what it sees in your files"),
         (["analyze", out], "figures of its inside"),
     ]

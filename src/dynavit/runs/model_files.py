@@ -92,7 +92,7 @@ class ModelCard:
     def input_size(self) -> tuple[int, ...]:
         """(channels, height, width)"""
         if not self.preprocess:
-            raise ValueError(f"the model {self.model['name']} takes no images, so it has no input size")
+            raise ValueError(f"the model {self.model['name']} takes no images of one size, so it has no input size")
         return (len(self.preprocess["mean"]), *self.preprocess["image_size"])
 
     def require_guests(self, user: object, *kinds: str) -> None:

@@ -46,7 +46,7 @@ class Opened:
     def images(self) -> DataSet:
         """The data, where they are images of one size with classes; ValueError where they are not."""
         if not isinstance(self.data, DataSet):
-            raise ValueError(f"this is for sets of images with classes, and {self.data.name} is a {type(self.data).__name__}")
+            raise ValueError(f"this is for images of one size with one class each, and {self.data.name} holds others")
         return self.data
 
     @property

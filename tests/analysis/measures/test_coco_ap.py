@@ -10,7 +10,7 @@ from data.detection.made_up_coco import content
 from dynavit.analysis.measures.coco_ap import MEASURES, evaluate_detections, without_repeats
 from dynavit.data.detection.coco_file import parse_coco
 from dynavit.data.detection.dataset import coco_form
-from dynavit.data.detection.rle import decode, encode
+from dynavit.data.detection.rle import counts_of, decode, encode
 
 THRESHOLDS = [0.5 + 0.05 * step for step in range(10)]
 AREAS = {"AP": (0, 1e10), "APs": (0, 32**2), "APm": (32**2, 96**2), "APl": (96**2, 1e10)}
@@ -32,12 +32,12 @@ def mask_overlap(found, wanted, crowd):
     return common / (found.sum() if crowd else (found | wanted).sum())
 
 
-def matches(detections, truths, threshold, area, kind):
+def matches(detections, truths, threshold, area, kind, most=100):
     """(score, hit) of each detection that counts, and the number of objects to find, in one image."""
     inside = lambda size: area[0] <= size <= area[1]  # noqa: E731
     ignored = [bool(truth.get("iscrowd")) or not inside(truth["area"]) for truth in truths]
     taken, counted = set(), []
-    for detection in sorted(detections, key=lambda each: -each["score"])[:100]:
+    for detection in sorted(detections, key=lambda each: -each["score"])[:most]:
         best, chosen = min(threshold, 1 - 1e-10), None
         for wanted in (False, True):  # objects to find come first, those to ignore are for what is left
             if chosen is not None:
@@ -83,6 +83,28 @@ def average_precision(truth, results, image_ids, category, threshold, area=(0, 1
     for wished in np.linspace(0, 1, 101):
         total += max((p for p, r in zip(precision, recall, strict=True) if r >= wished), default=0.0)
     return total / 101
+
+
+def average_recall(truth, results, most):
+    """Mean over thresholds and classes of the part of all objects that the `most` surest detections of each image find."""
+    found = []
+    for category in truth["categories"]:
+        own, there = ([e for e in entries if e["category_id"] == category["id"]] for entries in (results, truth["annotations"]))
+        for threshold in THRESHOLDS:
+            counted = [
+                matches(
+                    [each for each in own if each["image_id"] == image],
+                    [each for each in there if each["image_id"] == image],
+                    threshold,
+                    AREAS["AP"],
+                    "bbox",
+                    most,
+                )
+                for image in ids(truth)
+            ]
+            if wanted := sum(number for _, number in counted):
+                found.append(sum(hit for hits, _ in counted for _, hit in hits) / wanted)
+    return sum(found) / len(found)
 
 
 def oracle(truth, results, image_ids, kind="bbox"):
@@ -172,6 +194,21 @@ def test_package_and_definition_agree(seed):
         assert row["objects"] == len(wanted)
 
 
+def test_no_more_than_a_hundred_detections_of_an_image_and_class_count():
+    """And no more than 1 and 10 for the other recalls."""
+    truth, results = scene(3)
+    far = {**results[0], "bbox": [150.0, 150.0, 9.0, 9.0], "segmentation": rectangle([150, 150, 9, 9])}
+    crowded = [{**far, "category_id": category, "score": 0.5} for category in (3, 7) for _ in range(100)]
+    high, low = ([{**each, "score": each["score"] / 2 + add} for each in results] for add in (0.5, 0.0))
+    for mixed in (crowded + low, results + crowded):
+        found = evaluate_detections(truth, mixed, kinds=("bbox",))["bbox"]
+        for most in (1, 10, 100):
+            assert found[f"AR{most}"] == pytest.approx(average_recall(truth, mixed, most), abs=1e-9)
+        assert found["AP"] == pytest.approx(oracle(truth, mixed, ids(truth))["AP"], abs=1e-9)
+    lost, kept = (evaluate_detections(truth, mixed, kinds=("bbox",))["bbox"]["AR100"] for mixed in (crowded + low, high))
+    assert lost < kept
+
+
 def test_perfect_detections_have_one_hundred_percent():
     truth, _ = scene(0)
     found = evaluate_detections(truth, perfect(truth), ids(truth))
@@ -252,6 +289,41 @@ def test_results_without_masks_are_judged_by_boxes():
     assert evaluate_detections(truth, plain, ids(truth))["bbox"] == with_masks["bbox"]
 
 
+def test_a_results_file_of_masks_alone_needs_no_boxes():
+    """As COCO's own examples are, in every spelling of a mask; the boxes are then those around the masks."""
+    truth, results = scene(1)
+    whole = [{**each, "bbox": [round(side) for side in each["bbox"]]} for each in results]
+    known = evaluate_detections(truth, whole)
+    bare = [{name: value for name, value in each.items() if name != "bbox"} for each in results]
+    listed = [{**each, "segmentation": {**each["segmentation"], "counts": listed_counts(each)}} for each in bare]
+    corners = [{**each, "segmentation": [polygon(*each["bbox"])]} for each in whole]
+    assert evaluate_detections(truth, bare) == evaluate_detections(truth, listed) == known
+    assert evaluate_detections(truth, corners)["segm"] == known["segm"] and known["segm"]["AP"] > 0.1
+
+
+def listed_counts(entry):
+    return counts_of(entry["segmentation"]).tolist()
+
+
+def polygon(x, y, w, h):
+    return [x, y, x + w, y, x + w, y + h, x, y + h]
+
+
+def test_all_annotated_images_were_looked_at_if_nobody_says_which():
+    truth, results = scene(5)
+    assert evaluate_detections(truth, results) == evaluate_detections(truth, results, ids(truth))
+
+
+def test_annotations_may_leave_out_what_they_may_and_those_of_other_images_do_not_matter():
+    truth, results = scene(2)
+    sparse = {**truth, "annotations": [dict(each) for each in truth["annotations"]]}
+    for place, each in enumerate(sparse["annotations"]):
+        each.update(area=None if each["area"] == each["bbox"][2] * each["bbox"][3] else each["area"])
+        each.update(iscrowd=each["iscrowd"] or None, id=None if place % 2 else each["id"])
+    sparse["annotations"].append({"image_id": 99, "category_id": 3, "bbox": [1, 1, 5, 5]})
+    assert evaluate_detections(sparse, results, ids(truth)) == evaluate_detections(truth, results, ids(truth))
+
+
 def test_masks_are_small_by_their_own_area():
     """A false detection with a small mask in a box of medium size spoils the small masks and no small box."""
     truth, _ = scene(0)
@@ -280,6 +352,23 @@ def test_wrong_results_are_named():
         evaluate_detections(truth, [], [1, 9])
     with pytest.raises(ValueError, match="bbox or segm, not 'keypoints'"):
         evaluate_detections(truth, [], [1], ("keypoints",))
+    first = results[0]
+    for wrong, reason in (
+        ("annotations", "detection 1 is 'annotations'; a results file is a list of"),
+        ({name: value for name, value in first.items() if name != "score"}, "detection 1 has no score; it has image_id"),
+        ({**first, "score": "0.5"}, "detection 1, in image 1, has the score '0.5', no number"),
+        ({**first, "score": float("nan")}, "has the score nan"),
+        ({**first, "bbox": [1, 2, 3]}, r"has the bbox \[1, 2, 3\]; expected left, top, width, height"),
+        ({**first, "bbox": [1, 2, float("nan"), 3]}, "has the bbox"),
+        ({name: first[name] for name in ("image_id", "category_id", "score")}, "has neither bbox nor segmentation"),
+        (
+            {**first, "segmentation": {"size": [9, 9], "counts": [81]}},
+            r"detection 1, in image 1: its mask has the size \[9, 9\]",
+        ),
+        ({**first, "segmentation": {"size": [200, 220], "counts": "ä"}}, "detection 1, in image 1: run lengths hold a letter"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            evaluate_detections(truth, [wrong])
 
 
 def test_without_the_extra_a_sentence_says_how_to_get_it(monkeypatch):

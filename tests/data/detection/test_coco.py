@@ -75,7 +75,10 @@ def test_exif_is_ignored(tmp_path):
 def test_another_size_than_annotated_is_an_error(tmp_path, workers):
     write_coco(tmp_path)
     Image.new("RGB", (40, 60)).save(tmp_path / "val2017" / "a.jpg")
-    with pytest.raises(ValueError, match=r"a.jpg: the image has 60 x 40 pixels .* for 40 x 60"):
+    with pytest.raises(ValueError, match=r"a.jpg: the image has 60 x 40 pixels .* for 40 x 60; if EXIF turns it, store it"):
+        batches(opened(tmp_path), config=DataConfig(workers=workers))
+    Image.new("RGB", (60, 41)).save(tmp_path / "val2017" / "a.jpg")
+    with pytest.raises(ValueError, match=r"a.jpg: the image has 41 x 60 pixels .* for 40 x 60$"):
         batches(opened(tmp_path), config=DataConfig(workers=workers))
 
 
@@ -110,19 +113,37 @@ def test_other_places_of_images(tmp_path):
     assert list(opened(tmp_path).splits) == ["val"]
 
 
+def moved(annotations):
+    return [{**entry, "bbox": [entry["bbox"][0] + 1, *entry["bbox"][1:]]} for entry in annotations]
+
+
 def test_images_in_both_splits_are_told_with_every_result(tmp_path):
-    write_coco(tmp_path)
+    """In COCO128 they are the same files. Copies in another folder have the same names, sizes and boxes; one without boxes,
+    named 0001.jpg as many are, may be another."""
+    write_coco(tmp_path, ("train2017",))
+    other = {**content(), "annotations": moved(content()["annotations"])}
+    (tmp_path / "annotations" / "instances_val2017.json").write_text(json.dumps(other))
+    write_images(tmp_path / "val2017")
     assert opened(tmp_path).caution == ""
-    shutil.rmtree(tmp_path / "val2017")
-    (tmp_path / "images").mkdir()
+    (tmp_path / "annotations" / "instances_val2017.json").write_text(json.dumps(content()))
+    assert "3 of 4 images of val are training images too" in opened(tmp_path).caution
     for name in ("train2017", "val2017"):
-        write_images(tmp_path / "images" / name)
-    shutil.rmtree(tmp_path / "train2017")
-    assert opened(tmp_path).caution == ""
-    for name in ("train2017", "val2017"):
-        shutil.rmtree(tmp_path / "images" / name)
+        shutil.rmtree(tmp_path / name)
     write_images(tmp_path / "images")
     assert "4 of 4 images of val are training images too" in opened(tmp_path).caution
+
+
+def test_a_year_goes_before_other_names(tmp_path):
+    """The old splits of val2014 are no data sets of their own: their images lie in val2014."""
+    write_coco(tmp_path, ("train2014", "val2014"))
+    for name in ("valminusminival2014", "val2012"):
+        (tmp_path / "annotations" / f"instances_{name}.json").write_text("[]")
+    assert len(opened(tmp_path).splits["val"]) == 4
+    shutil.move(tmp_path / "annotations" / "instances_val2014.json", tmp_path / "annotations" / "instances_val_mine.json")
+    (tmp_path / "annotations" / "instances_val2012.json").unlink()
+    (tmp_path / "annotations" / "instances_valminusminival2014.json").unlink()
+    shutil.move(tmp_path / "val2014", tmp_path / "val_mine")
+    assert len(opened(tmp_path).splits["val"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -207,6 +228,8 @@ def test_description_brings_inputs_back(tmp_path):
     assert facts["classes"] == data.classes and facts["category_ids"] == [1, 13, 90] and facts["short"] == 32
     other = opened(tmp_path, short=48, long=None).prepared_as(facts, "run")
     assert other.preparation == data.preparation
+    anything = {name: value for name, value in facts.items() if name != "classes"}  # of a model that is asked for features
+    assert data.prepared_as(anything, "run").preparation == data.preparation
     with pytest.raises(ValueError, match="coco has 3 classes, the model of run tells 2 apart"):
         data.prepared_as({**facts, "classes": ["a", "b"]}, "run")
 

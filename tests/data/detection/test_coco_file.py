@@ -10,6 +10,7 @@ from faster_coco_eval import COCO
 from data.detection.made_up_coco import CATEGORIES, content, crowd_mask, disc
 from dynavit.data.detection.coco_file import parse_coco, read_coco
 from dynavit.data.detection.dataset import coco_form
+from dynavit.data.detection.rle import encode
 
 
 def test_labels_count_sorted_ids_and_lead_back():
@@ -78,16 +79,64 @@ WRONG = [
     (("annotations", 1, "bbox", [1, 2, float("nan"), 3]), "annotation 3: its bbox"),
     (("annotations", 1, "area", "large"), "annotation 3: its area is 'large'"),
     (("annotations", 1, "segmentation", [1, 2, 3, 4, 5, 6]), "annotation 3: .* a polygon is a list in a list"),
-    (("annotations", 1, "segmentation", [[1, 2, 3, 4, 5, 6, 7]]), "annotation 3: its polygons are not lists of pairs"),
+    (("annotations", 1, "segmentation", [[1, 2, 3, 4, 5, 6, 7]]), "annotation 3: one of its polygons has 7 numbers"),
+    (("annotations", 1, "segmentation", [[1, 2, 3]]), "annotation 3: one of its polygons has 3 numbers"),
+    (
+        ("annotations", 1, "segmentation", [[1, 2, 3, 4, float("inf"), 6]]),
+        "annotation 3: one of its polygons has 6 numbers, or",
+    ),
+    (("annotations", 1, "segmentation", [[[1, 2], [3, 4], [5, 9]]]), r"annotation 3: one of its polygons is \[\[1, 2\]"),
+    (("annotations", 1, "segmentation", [[[1, 2], [3]]]), r"annotation 3: one of its polygons is \[\[1, 2\]"),
+    (("annotations", 1, "segmentation", [["1", "2", "3", "4", "5", "9"]]), "annotation 3: one of its polygons is .* numbers"),
+    (("annotations", 1, "segmentation", ["1,2,3,4,5,9"]), "annotation 3: one of its polygons is '1,2,3,4,5,9'"),
+    (("annotations", 1, "segmentation", [[1, 2, 3, 4, 5, 9], None]), "annotation 3: one of its polygons is None"),
+    (("annotations", 1, "segmentation", [{"size": [40, 60], "counts": [2400]}]), "annotation 3: one of its polygons is {"),
+    (("annotations", 1, "segmentation", "abc"), "annotation 3: its segmentation is str"),
+    (("annotations", 1, "iscrowd", "0"), "annotation 3: its iscrowd is '0', neither 0 nor 1"),
+    (("annotations", 1, "segments_info", []), "annotation 3: .* as panoptic files have; boxes are in instances_"),
+    (("annotations", 5, "segmentation", {"size": 64, "counts": [9]}), "annotation 0: its mask has the size 64, and its image"),
+    (
+        ("annotations", 5, "segmentation", {"size": [64, 48], "counts": [[3072]]}),
+        "annotation 0: run lengths are .* whole numbers",
+    ),
+    (("annotations", 5, "segmentation", {"size": [64, 48], "counts": [0.5, 3071.5]}), "annotation 0: run lengths are"),
+    (("annotations", 5, "segmentation", {"size": [64, 48], "counts": None}), "annotation 0: run lengths are .* not None"),
     (("annotations", 5, "segmentation", {"size": [3, 3], "counts": [9]}), "annotation 0: its mask has the size"),
     (("annotations", 5, "segmentation", {"size": [64, 48], "counts": [9]}), "annotation 0: its run lengths cover 9 of 3072"),
     (("annotations", 5, "segmentation", {"size": [64, 48]}), "annotation 0: it has no 'counts'"),
     (("images", 1, "id", 7), r"images\[1\] has the id 7, which another one of images has too"),
     (("images", 1, "id", "seven"), r"images\[1\] has no id that is a whole number"),
+    (("images", 1, "id", 7.5), r"images\[1\] has no id that is a whole number"),
+    (("images", 1, "id", True), r"images\[1\] has no id that is a whole number"),
+    (("images", 1, "width", 48.5), "image 139 has height and width 64 and 48.5"),
     (("images", 1, "height", None), "image 139 has height and width None and 48"),
     (("images", 1, "file_name", ""), "entry 139 of images has file_name=''"),
     (("categories", 0, "name", None), "entry 90 of categories has name=None"),
 ]
+
+
+def test_files_of_the_wild_mean_the_same(tmp_path):
+    """A byte order mark, ids and sizes as floats, unknown keys, null for what may be missing."""
+    plain, wild = content(), copy.deepcopy(content())
+    for image in wild["images"]:
+        image.update(id=float(image["id"]), height=float(image["height"]), coco_url="http://x", license=3)
+    for category in wild["categories"]:
+        category["id"] = float(category["id"])
+    for entry in wild["annotations"]:
+        entry.update(image_id=float(entry["image_id"]), category_id=float(entry["category_id"]), attributes={"occluded": False})
+        entry.update(area=entry.get("area"), iscrowd=entry.get("iscrowd") or None, segmentation=entry.get("segmentation"))
+    (tmp_path / "wild.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(wild).encode())
+    found, known = read_coco(tmp_path / "wild.json"), parse_coco(plain)
+    assert found.category_ids == known.category_ids and all(isinstance(number, int) for number in found.category_ids)
+    again = coco_form(found.records, found.classes, found.category_ids)
+    assert json.dumps(again) == json.dumps(coco_form(known.records, known.classes, known.category_ids))
+
+
+def test_run_lengths_of_zeros_are_no_mask():
+    empty = copy.deepcopy(content())
+    for counts in ([64 * 48], encode(np.zeros((64, 48), bool))["counts"]):
+        empty["annotations"][6]["segmentation"] = {"size": [64, 48], "counts": counts}
+        assert parse_coco(empty).records[1].masked.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...data.detection.coco_tools import CocoTools, coco_tools
-from ...data.detection.rle import area
-from ...data.detection.segments import plain_segment, read_segment
+from ...data.detection.rle import area, encode
+from ...data.detection.segments import mask_of, plain_segment, read_segment
 
 MOST = [1, 10, 100]  # detections of an image and class that count
 AREAS = ("all", "small", "medium", "large")  # in the package's order
@@ -22,7 +23,7 @@ Numbers = NDArray[np.float64]
 def evaluate_detections(
     ground_truth: Mapping[str, Any],
     results: Sequence[Mapping[str, Any]],
-    image_ids: Sequence[int],
+    image_ids: Sequence[int] | None = None,
     kinds: Sequence[str] = ("bbox", "segm"),
 ) -> dict[str, Any]:
     """{"images": number, kind: {"AP", "AP50", ..., "AR100", "per_class": [{"class", "objects", "AP", ...}, ...]}}
@@ -32,11 +33,12 @@ def evaluate_detections(
 
     Args:
         ground_truth: annotations in COCO's form.
-        results: detections in COCO's form; those of other images than `image_ids` are an error.
-        image_ids: the images that were looked at. Objects of others are not missed.
+        results: detections in COCO's form; those of other images than `image_ids` are an error. A box may be missing where
+            there is a mask, and is the one around it then.
+        image_ids: the images that were looked at, all annotated ones if not given. Objects of others are not missed.
     """
     tools = coco_tools("average precision (AP)")
-    ids = sorted(set(image_ids))
+    ids = sorted(set(image_ids if image_ids is not None else (image["id"] for image in ground_truth["images"])))
     _check(ground_truth, results, ids)
     found: dict[str, Any] = {"images": len(ids)}
     for kind in kinds:
@@ -66,10 +68,12 @@ def _accumulated(
     tools: CocoTools, kind: str, truth: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ids: Sequence[int]
 ) -> Mapping[str, Numbers]:
     """precision (thresholds, recalls, classes, areas, most) and recall (thresholds, classes, areas, most); -1: nothing."""
-    sizes = {image["id"]: (image["height"], image["width"]) for image in truth["images"]}
-    annotations = [_annotation(number, entry, kind, sizes) for number, entry in enumerate(truth["annotations"], 1)]
+    looked_at = set(ids)
+    images = {image["id"]: image for image in truth["images"] if image["id"] in looked_at}
+    wanted = [entry for entry in truth["annotations"] if entry["image_id"] in images]
+    annotations = [_annotation(number, entry, kind, images) for number, entry in enumerate(wanted, 1)]
     # Not by the package's own reader of results: it refuses an empty list, and takes the box's area for the mask's.
-    detections = [_detection(number, entry, kind) for number, entry in enumerate(results, 1)]
+    detections = [_detection(number, entry, kind, images, tools) for number, entry in enumerate(results, 1)]
     indices = []
     for entries in (annotations, detections):
         index = tools.coco()
@@ -85,23 +89,40 @@ def _accumulated(
     return counted
 
 
-def _annotation(number: int, entry: Mapping[str, Any], kind: str, sizes: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
+def _annotation(number: int, entry: Mapping[str, Any], kind: str, images: Mapping[int, Any]) -> dict[str, Any]:
     """A copy, since the packages write into what they get, with what files may leave out. Numbered anew: an id of 0 would be
     taken for no match."""
-    box = entry["bbox"]
+    box, size = entry["bbox"], entry.get("area")
     found = {name: entry[name] for name in ("image_id", "category_id", "bbox")}
-    found |= {"id": number, "area": entry.get("area", box[2] * box[3]), "iscrowd": int(entry.get("iscrowd", 0))}
+    found |= {"id": number, "area": box[2] * box[3] if size is None else size, "iscrowd": int(entry.get("iscrowd") or 0)}
     if kind == "segm":
-        size = sizes[entry["image_id"]]
-        found["segmentation"] = plain_segment(read_segment(entry.get("segmentation"), *size), *size)
+        sides = _sides(images[entry["image_id"]])
+        found["segmentation"] = plain_segment(read_segment(entry.get("segmentation"), *sides), *sides)
     return found
 
 
-def _detection(number: int, entry: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    common = {"id": number, "iscrowd": 0, **{name: entry[name] for name in ("image_id", "category_id", "score", "bbox")}}
-    if kind == "segm":
-        return {**common, "segmentation": dict(entry["segmentation"]), "area": area(entry["segmentation"])}
-    return {**common, "area": entry["bbox"][2] * entry["bbox"][3]}
+def _detection(number: int, entry: Mapping[str, Any], kind: str, images: Mapping[int, Any], tools: CocoTools) -> dict[str, Any]:
+    found = {"id": number, "iscrowd": 0, **{name: entry[name] for name in ("image_id", "category_id", "score")}}
+    if kind == "segm" or "bbox" not in entry:
+        try:
+            mask = _run_lengths(entry["segmentation"], *_sides(images[entry["image_id"]]))
+        except ValueError as error:
+            raise ValueError(f"detection {number}, in image {entry['image_id']}: {error}") from error
+        found |= {"segmentation": mask, "area": area(mask)}
+    found["bbox"] = entry["bbox"] if "bbox" in entry else tools.mask.toBbox(found["segmentation"]).tolist()
+    return found if kind == "segm" else {**found, "area": found["bbox"][2] * found["bbox"][3]}
+
+
+def _run_lengths(found: Any, height: int, width: int) -> dict[str, Any]:
+    """A mask in any spelling as the packages take it."""
+    segment = read_segment(found, height, width)
+    counts = segment["counts"] if isinstance(segment, dict) else None
+    text = counts if isinstance(counts, str | bytes) else encode(mask_of(segment, height, width))["counts"]
+    return {"size": [height, width], "counts": text.encode() if isinstance(text, str) else text}
+
+
+def _sides(image: Mapping[str, Any]) -> tuple[int, int]:
+    return image["height"], image["width"]
 
 
 def _measures(precision: Numbers, recall: Numbers) -> dict[str, Any]:
@@ -143,7 +164,8 @@ def _check(truth: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ids: 
     if unknown := [number for number in ids if number not in known]:
         raise ValueError(f"image {unknown[0]} was looked at, but it is not among the {len(known)} annotated ones")
     looked_at = set(ids)
-    for entry in results:
+    for number, entry in enumerate(results, 1):
+        _check_result(number, entry)
         if entry["image_id"] not in looked_at:
             raise ValueError(
                 f"there is a detection for image {entry['image_id']}, which is not among those that were looked at"
@@ -153,3 +175,28 @@ def _check(truth: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ids: 
                 f"a detection in image {entry['image_id']} is of category {entry['category_id']}, which the annotations do not "
                 "have; results name COCO's ids, not labels"
             )
+
+
+def _check_result(number: int, entry: Any) -> None:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"detection {number} is {entry!r:.40}; a results file is a list of image_id, category_id, bbox, score")
+    if missing := [name for name in ("image_id", "category_id", "score") if name not in entry]:
+        raise ValueError(f"detection {number} has no {missing[0]}; it has {', '.join(map(str, entry))}")
+    if not _numbers([entry["score"]], 1):
+        raise ValueError(f"detection {number}, in image {entry['image_id']}, has the score {entry['score']!r:.40}, no number")
+    if "bbox" not in entry and not entry.get("segmentation"):
+        raise ValueError(f"detection {number}, in image {entry['image_id']}, has neither bbox nor segmentation")
+    if "bbox" in entry and not _numbers(entry["bbox"], 4):
+        box = f"{entry['bbox']!r:.60}"
+        raise ValueError(
+            f"detection {number}, in image {entry['image_id']}, has the bbox {box}; expected left, top, width, height"
+        )
+
+
+def _numbers(values: Any, count: int) -> bool:
+    """Whether these are so many finite numbers."""
+    return (
+        isinstance(values, Sequence)
+        and len(values) == count
+        and all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    )

@@ -129,14 +129,22 @@ def _opened(
 
 
 def shared_images(records: Mapping[str, Sequence[Record]]) -> str:
-    """A warning if images that are judged on are trained on too, as in COCO128; otherwise nothing."""
-    trained = {record.file for record in records.get("train", ())}
+    """A warning if images that are judged on are trained on too, as in COCO128; otherwise nothing.
+
+    The same image is the same file, or in another folder one of the same name with the same boxes.
+    """
+    trained = {key for record in records.get("train", ()) for key in _keys(record)}
     said = []
     for split in ("val", "test"):
-        both = sum(record.file in trained for record in records.get(split, ()))
+        both = sum(any(key in trained for key in _keys(record)) for record in records.get(split, ()))
         if both:
             said.append(f"{both} of {len(records[split])} images of {split} are training images too")
     return f"{'; '.join(said)}: results on them measure fitting, not generalisation" if said else ""
+
+
+def _keys(record: Record) -> list[object]:
+    copied = (Path(record.name).name, record.height, record.width, record.boxes.tobytes())
+    return [record.file, *([copied] if len(record.boxes) else [])]
 
 
 def _folder(name: str, data_dir: Path | None) -> Path:
@@ -148,9 +156,12 @@ def _folder(name: str, data_dir: Path | None) -> Path:
 
 
 def _instances(folder: Path, split: str) -> Path | None:
-    """The annotation file of a split; the newest year where there are several."""
+    """The annotation file of a split: the newest year where there are several, and others, such as valminusminival, only where
+    there is no year."""
     files = sorted((folder / "annotations").glob(f"instances_{split}*.json"))
-    return files[-1] if files else None
+    years = [file for file in files if file.stem.removeprefix(f"instances_{split}").isdigit()]
+    chosen = years or files
+    return chosen[-1] if chosen else None
 
 
 def _images(folder: Path, name: str) -> Path:

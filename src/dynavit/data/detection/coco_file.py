@@ -68,6 +68,8 @@ def _annotation(annotation: Any, images: Mapping[int, Any], labels: Mapping[int,
     """((x, y, width, height, label, area, crowd), mask)"""
     if not isinstance(annotation, Mapping):
         raise ValueError(f"it is {annotation!r:.40}, not names and values")
+    if "segments_info" in annotation:
+        raise ValueError("it has segments_info, as panoptic files have; boxes are in instances_*.json")
     image, category = annotation["image_id"], annotation["category_id"]
     if image not in images:
         raise ValueError(f"it belongs to image {image!r}, which is not among the images")
@@ -80,9 +82,12 @@ def _annotation(annotation: Any, images: Mapping[int, Any], labels: Mapping[int,
     area = box[2] * box[3] if area is None else area
     if not _is_number(area):
         raise ValueError(f"its area is {area!r:.40}, no number")
+    crowd = annotation.get("iscrowd") or 0
+    if crowd not in (0, 1):
+        raise ValueError(f"its iscrowd is {crowd!r:.40}, neither 0 nor 1")
     about = images[image]
     segment = read_segment(annotation.get("segmentation"), about["height"], about["width"])
-    return (*box, labels[category], area, bool(annotation.get("iscrowd", 0))), segment
+    return (*box, labels[category], area, crowd), segment
 
 
 def _record(image: Mapping[str, Any], rows: Sequence[tuple[Any, Segment]]) -> Record:
@@ -105,7 +110,7 @@ def _record(image: Mapping[str, Any], rows: Sequence[tuple[Any, Segment]]) -> Re
 
 
 def _by_id(what: str, entries: Sequence[Any]) -> dict[int, Any]:
-    """Entries by their ids, in the order of the file."""
+    """Entries by their ids, in the order of the file. Whole numbers may be spelled 7.0, as tables of floats write them."""
     found: dict[int, Any] = {}
     for place, entry in enumerate(entries):
         where = f"{what}[{place}]"
@@ -113,12 +118,14 @@ def _by_id(what: str, entries: Sequence[Any]) -> dict[int, Any]:
             raise ValueError(f"{where} has no id that is a whole number: {entry!r:.60}")
         if entry["id"] in found:
             raise ValueError(f"{where} has the id {entry['id']}, which another one of {what} has too")
+        names = ["id"]
         if what == "images":
             _text(what, entry, "file_name")
+            names += ["height", "width"]
             if not all(_is_whole(entry.get(side)) and entry[side] > 0 for side in ("height", "width")):
                 size = f"{entry.get('height')!r} and {entry.get('width')!r}"
                 raise ValueError(f"image {entry['id']} has height and width {size}; expected whole numbers of pixels")
-        found[entry["id"]] = entry
+        found[int(entry["id"])] = {**entry, **{name: int(entry[name]) for name in names}}
     if not found:
         raise ValueError(f"the list {what!r} is empty")
     return found
@@ -132,7 +139,7 @@ def _text(what: str, entry: Mapping[str, Any], name: str) -> str:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return _is_number(value) and value == int(value)
 
 
 def _is_number(value: Any) -> bool:

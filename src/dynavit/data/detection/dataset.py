@@ -116,8 +116,7 @@ class DetectionData:
 
     def prepared_as(self, facts: Mapping[str, Any], user: object) -> Self:
         """The same images in the size and colours that a model knows, if there are as many classes."""
-        if len(self.classes) != len(facts["classes"]):
-            known = len(facts["classes"])
+        if (known := len(facts.get("classes", self.classes))) != len(self.classes):
             raise ValueError(f"{self.name} has {len(self.classes)} classes, the model of {user} tells {known} apart")
         return replace(self, preparation=preparation_of(facts))
 

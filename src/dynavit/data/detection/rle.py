@@ -51,7 +51,15 @@ def area(rle: Mapping[str, Any]) -> int:
 def counts_of(rle: Mapping[str, Any]) -> Counts:
     """The run lengths in either spelling."""
     counts = rle["counts"]
-    return from_text(counts) if isinstance(counts, str | bytes) else np.asarray(counts, np.int64)
+    if isinstance(counts, str | bytes):
+        return from_text(counts)
+    try:
+        numbers = np.asarray(counts, np.float64)  # exact below 2**53
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"run lengths are a text or a list of whole numbers, not {counts!r:.40}") from error
+    if numbers.ndim != 1 or (numbers % 1 != 0).any():
+        raise ValueError(f"run lengths are a text or a list of whole numbers, not {counts!r:.40}")
+    return numbers.astype(np.int64)
 
 
 # ---- Counts as a text: from the third on, differences to the one before the last; five bits to a letter, the lowest first

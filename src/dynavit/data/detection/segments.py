@@ -16,25 +16,43 @@ FEWEST = 6  # numbers of a polygon: three corners
 
 
 def read_segment(found: Any, height: int, width: int) -> Segment:
-    """An annotation's "segmentation", checked. Polygons of less than three corners cover nothing and are left out; one that
-    has no others has no mask."""
+    """An annotation's "segmentation", checked. Polygons of less than three corners cover nothing and are left out; what has no
+    others has no mask, and neither have run lengths of zeros alone."""
     if not found:
         return None
     if isinstance(found, Mapping):
-        if list(found.get("size", ())) != [height, width]:
-            raise ValueError(f"its mask has the size {found.get('size')}, and its image {[height, width]}")
-        counts = counts_of(found)
-        if (counts < 0).any() or counts.sum() != height * width:
-            raise ValueError(f"its run lengths cover {int(counts.sum())} of {height * width} pixels")
-        return {"size": [height, width], "counts": found["counts"]}
+        return _run_lengths(found, height, width)
     if not isinstance(found, Sequence) or isinstance(found, str):
         raise ValueError(f"its segmentation is {type(found).__name__}; polygons are a list, run lengths have size and counts")
-    if not isinstance(found[0], Sequence):
+    if all(isinstance(number, int | float) for number in found):
         raise ValueError("its segmentation is a list of numbers; a polygon is a list in a list")
-    polygons = [np.asarray(polygon, np.float64) for polygon in found if len(polygon) >= FEWEST]
-    if any(polygon.ndim != 1 or len(polygon) % 2 or not np.isfinite(polygon).all() for polygon in polygons):
-        raise ValueError("its polygons are not lists of pairs of numbers")
-    return polygons or None
+    return [polygon for polygon in map(_polygon, found) if len(polygon) >= FEWEST] or None
+
+
+def _run_lengths(found: Mapping[str, Any], height: int, width: int) -> dict[str, Any] | None:
+    size = found.get("size")
+    if not isinstance(size, Sequence) or list(size) != [height, width]:
+        raise ValueError(f"its mask has the size {size}, and its image {[height, width]}")
+    counts = counts_of(found)
+    if (counts < 0).any() or counts.sum() != height * width:
+        raise ValueError(f"its run lengths cover {int(counts.sum())} of {height * width} pixels")
+    return {"size": [height, width], "counts": found["counts"]} if counts[1::2].any() else None
+
+
+def _polygon(found: Any) -> NDArray[np.float64]:
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise ValueError(f"one of its polygons is {found!r:.40}; expected a list of numbers: x, y, x, y, ...")
+    try:
+        numbers = np.array(found)
+    except ValueError:  # lists of different lengths
+        numbers = np.array(None)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iuf"):
+        raise ValueError(f"one of its polygons is {found!r:.40}; expected a list of numbers: x, y, x, y, ...")
+    if len(numbers) % 2 or not np.isfinite(numbers).all():
+        raise ValueError(
+            f"one of its polygons has {len(numbers)} numbers, or one that is none; expected pairs: x, y, x, y, ..."
+        )
+    return numbers.astype(np.float64)
 
 
 def mask_of(segment: Segment, height: int, width: int) -> Mask:

@@ -75,9 +75,11 @@ class Transform:
     def __call__(self, read: tuple[Image.Image, Record]) -> "Sample | WrongSize":
         image, record = read
         if image.size != (record.width, record.height):
+            turned = image.size == (record.height, record.width)
             return WrongSize(
                 f"{record.file}: the image has {image.height} x {image.width} pixels (height x width), but its annotations are "
                 f"for {record.height} x {record.width}"
+                + ("; if EXIF turns it, store it upright: annotations count stored pixels" if turned else "")
             )
         sample = prepared(image, record, self.preparation, masks=self.masks)
         sample[1]["split"] = self.split
