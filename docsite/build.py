@@ -21,6 +21,8 @@ from reference_names import name_pages
 from reference_norms import norm_pages
 from reference_recipes import recipe_page
 
+from dynavit.common.extras import require
+
 # The order of pages; every document stands here once. A folder stands for what is left of it.
 NAV = {
     "Start": ["README.md"],
@@ -45,6 +47,8 @@ _LOADED = re.compile(r'<script src="https://[^"]*"[^>]*></script>')  # a help fo
 
 
 def main(out: Path) -> None:
+    for library in ("latex2mathml", "mkdocstrings", "zensical"):
+        require(library, "docs", "the site")
     pages = out / "pages"
     shutil.rmtree(out, ignore_errors=True)
     pages.mkdir(parents=True)
