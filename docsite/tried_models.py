@@ -1,0 +1,146 @@
+"""The table of models: the norms of each are swapped, and the swapped model makes a training step.
+
+One model stands for its family, whose other members differ in width and depth alone; shallow where the model lets itself be. The
+three norms stand for three kinds: one that looks at a token alone, one that folds away and so takes every place, and one that
+needs the grid and the heads. Swapped with start="identity" the last has to give the model's own outputs.
+"""
+
+import fnmatch
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from tried_cell import Cell
+
+import dynavit
+
+NORMS = ("rms", "bn", "dtn")
+
+
+class Model(NamedTuple):
+    """`stands_for`: patterns of registered names. `make` gives the model, `example` its input."""
+
+    stands_for: tuple[str, ...]
+    make: Callable[[], nn.Module]
+    example: Callable[[], Tensor]
+
+
+def images(side: int, channels: int = 3) -> Callable[[], Tensor]:
+    return lambda: torch.randn(2, channels, side, side, generator=torch.Generator().manual_seed(0))
+
+
+def words() -> Tensor:
+    return torch.randint(1, 10, (2, 64), generator=torch.Generator().manual_seed(0))
+
+
+def ours(name: str, stands_for: str, example: Callable[[], Tensor] = images(224), **options: Any) -> Model:  # noqa: B008
+    return Model(tuple(stands_for.split()), lambda: dynavit.create_model(name, **options), example)
+
+
+def hugging_face() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    size = {"hidden_size": 48, "num_attention_heads": 3, "intermediate_size": 96, "num_hidden_layers": 2, "image_size": 64}
+    return ViTForImageClassification(ViTConfig(**size))
+
+
+def torchvision_swin() -> nn.Module:
+    from torchvision.models import SwinTransformer
+
+    return SwinTransformer([4, 4], 24, [2, 2], [3, 6], [7, 7], num_classes=5)
+
+
+def torchvision_vit() -> nn.Module:
+    from torchvision.models import VisionTransformer
+
+    return VisionTransformer(64, 16, 2, 3, 48, 96, num_classes=5)
+
+
+def torch_encoder() -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(48, 3, 96, batch_first=True, dropout=0.0, norm_first=True), 2)
+
+
+MODELS = {
+    "vit_tiny": ours("vit_tiny", "vit_tiny* vit_small vit_small_star vit_base vit_base_star vit_micro vit_mini vit_photo", depth=2),
+    "pvt_nano": ours("pvt_nano", "pvt_nano pvt_tiny pvt_small pvt_medium pvt_large", images(64), img_size=64),
+    "t2t_vit_7": ours("t2t_vit_7", "t2t_vit_?", depth=2),
+    "t2t_vit_12": ours("t2t_vit_12", "t2t_vit_1? t2t_vit_2?", depth=2),
+    "t2t_vit_t_14": ours("t2t_vit_t_14", "t2t_vit_t_*", images(64), depth=2, img_size=64),
+    "dvt_vit_micro": ours("dvt_vit_micro", "dvt_*", images(32), img_size=32),
+    "sequence_micro": ours("sequence_micro", "sequence_micro sequence_transformer", words),
+    "sequence_bigbird": ours("sequence_bigbird", "sequence_bigbird", words, depth=2),
+    "sequence_reformer": ours("sequence_reformer", "sequence_reformer", words, depth=2),
+    "retinanet": ours("test_retinanet", "retinanet maskrcnn", images(64)),
+    "vit_tiny_patch16_224": ours("vit_tiny_patch16_224", "vit_*_patch16_224 deit_*_patch16_224", depth=2),
+    "vit_small_patch14_reg4_dinov2": ours(
+        "vit_small_patch14_reg4_dinov2", "vit_small_patch14_reg4_dinov2", images(56), depth=2, img_size=56
+    ),
+    "vit_little_patch16_reg4_gap_256": ours(
+        "vit_little_patch16_reg4_gap_256", "vit_little_patch16_reg4_gap_256", images(64), depth=2, img_size=64
+    ),
+    "deit_tiny_distilled_patch16_224": ours("deit_tiny_distilled_patch16_224", "deit_tiny_distilled_patch16_224", depth=2),
+    "swin_tiny_patch4_window7_224": ours("swin_tiny_patch4_window7_224", "swin_*", depths=(2, 2, 2, 2)),
+    "pvt_v2_b0": ours("pvt_v2_b0", "pvt_v2_*", images(64)),
+    "levit_128s": ours("levit_128s", "levit_128s"),
+    "convit_tiny": ours("convit_tiny", "convit_*", depth=3, local_up_to_layer=2),
+    "swinv2_tiny_window8_256 (timm)": ours("swinv2_tiny_window8_256", "", images(256), depths=(2, 2, 2, 2)),
+    "cait_xxs24_224 (timm)": ours("cait_xxs24_224", "", depth=2),
+    "xcit_nano_12_p16_224 (timm)": ours("xcit_nano_12_p16_224", "", depth=2),
+    "twins_pcpvt_small (timm)": ours("twins_pcpvt_small", "", depths=(1, 1, 1, 1)),
+    "nest_tiny (timm)": ours("nest_tiny", "", depths=(1, 1, 2)),
+    "maxvit_rmlp_pico_rw_256 (timm)": ours("maxvit_rmlp_pico_rw_256", "", images(256)),
+    "mobilevit_xxs (timm)": ours("mobilevit_xxs", "", images(256)),
+    "hiera_tiny_224 (timm)": ours("hiera_tiny_224", ""),
+    "eva02_tiny_patch14_224 (timm)": ours("eva02_tiny_patch14_224", "", depth=2),
+    "convnext_atto (timm)": ours("convnext_atto", "", images(64)),
+    "mixer_s32_224 (timm)": ours("mixer_s32_224", "", num_blocks=2),
+    "ViTForImageClassification (transformers)": Model((), hugging_face, images(64)),
+    "VisionTransformer (torchvision)": Model((), torchvision_vit, images(64)),
+    "SwinTransformer (torchvision)": Model((), torchvision_swin, images(56)),
+    "nn.TransformerEncoder (torch)": Model((), torch_encoder, lambda: torch.randn(2, 16, 48)),
+}
+
+
+def names_without_a_row(names: list[str]) -> list[str]:
+    """Registered models that no row stands for; those called test_… are small copies."""
+    patterns = [pattern for model in MODELS.values() for pattern in model.stands_for]
+    return [
+        name
+        for name in names
+        if not name.startswith("test_") and not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    ]
+
+
+def swap(label: str, norm: str) -> Cell:
+    """How many norms are swapped, and why others are not; raises if the swapped model does not train."""
+    torch.manual_seed(0)
+    model, example = MODELS[label].make().train(False), MODELS[label].example()
+    size = {"input_size": tuple(example.shape[-2:])} if example.dim() == 4 else {}
+    new = dynavit.swap_norms(model, norm, **size, **({"start": "identity"} if norm == "dtn" else {}))
+    if norm == "dtn":
+        largest = max(float(value.abs().max()) for value in tensors(model(example)))
+        for found, expected in zip(tensors(new(example)), tensors(model(example)), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * largest)
+    loss = sum(value.float().pow(2).mean() for value in tensors(new.train()(example)))
+    loss.backward()
+    bad = [key for key, value in new.named_parameters() if value.grad is not None and not value.grad.isfinite().all()]
+    if bad:
+        raise ValueError(f"the gradient of {bad[0]} is not finite")
+    rows = new.swap_plan.rows
+    swapped = sum(row.action == "swap" for row in rows)
+    others = Counter(f"{row.action}: {row.reason}" for row in rows if row.action != "swap")
+    return Cell(f"{swapped} of {len(rows)}", "; ".join(others))
+
+
+def tensors(output: Any) -> list[Tensor]:
+    """The floating tensors of any output: a tuple of an exit cascade, a dict, an object of Hugging Face."""
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, dict):
+        output = output.values()
+    elif not isinstance(output, (tuple, list)):
+        output = vars(output).values() if hasattr(output, "__dict__") else ()
+    return list(itertools.chain.from_iterable(tensors(part) for part in output))
