@@ -1,13 +1,13 @@
 """The table of models: the norms of each are swapped, and the swapped model makes a training step.
 
-One model stands for its family, whose other members differ in width and depth alone; shallow where the model lets itself be. The
-three norms stand for three kinds: one that looks at a token alone, one that folds away and so takes every place, and one that
-needs the grid and the heads. Swapped with start="identity" the last has to give the model's own outputs.
+One model stands for its family, whose other members differ in width and depth; it is shallow where the model lets itself be. Three
+norms stand for three kinds: `rms` looks at a token alone, `bn` folds away and so takes every place, `dtn` needs grid and heads.
+`dtn` starts as the identity and has to give the outputs of the model that it was swapped into. Sequence models are told that
+their tokens are a sequence, `norm_options={"ndim": 1}`.
 """
 
 import fnmatch
 import itertools
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -64,7 +64,7 @@ def torch_encoder() -> nn.Module:
 
 
 MODELS = {
-    "vit_tiny": ours("vit_tiny", "vit_tiny* vit_small vit_small_star vit_base vit_base_star vit_micro vit_mini vit_photo", depth=2),
+    "vit_tiny": ours("vit_tiny", "vit_tiny* vit_small* vit_base* vit_micro vit_mini vit_photo", depth=2),
     "pvt_nano": ours("pvt_nano", "pvt_nano pvt_tiny pvt_small pvt_medium pvt_large", images(64), img_size=64),
     "t2t_vit_7": ours("t2t_vit_7", "t2t_vit_?", depth=2),
     "t2t_vit_12": ours("t2t_vit_12", "t2t_vit_1? t2t_vit_2?", depth=2),
@@ -118,8 +118,10 @@ def swap(label: str, norm: str) -> Cell:
     """How many norms are swapped, and why others are not; raises if the swapped model does not train."""
     torch.manual_seed(0)
     model, example = MODELS[label].make().train(False), MODELS[label].example()
-    size = {"input_size": tuple(example.shape[-2:])} if example.dim() == 4 else {}
-    new = dynavit.swap_norms(model, norm, **size, **({"start": "identity"} if norm == "dtn" else {}))
+    options: dict[str, Any] = {"input_size": tuple(example.shape[-2:])} if example.dim() == 4 else {}
+    if norm == "dtn":
+        options |= {"start": "identity"} | ({} if example.is_floating_point() else {"norm_options": {"ndim": 1}})
+    new = dynavit.swap_norms(model, norm, **options)
     if norm == "dtn":
         largest = max(float(value.abs().max()) for value in tensors(model(example)))
         for found, expected in zip(tensors(new(example)), tensors(model(example)), strict=True):
@@ -131,7 +133,10 @@ def swap(label: str, norm: str) -> Cell:
         raise ValueError(f"the gradient of {bad[0]} is not finite")
     rows = new.swap_plan.rows
     swapped = sum(row.action == "swap" for row in rows)
-    others = Counter(f"{row.action}: {row.reason}" for row in rows if row.action != "swap")
+    # A reason goes on with details of that one norm behind a colon or a semicolon.
+    others = dict.fromkeys(
+        f"{row.action[0]}: {row.reason.partition(';')[0].partition(':')[0]}" for row in rows if row.action != "swap"
+    )
     return Cell(f"{swapped} of {len(rows)}", "; ".join(others))
 
 

@@ -32,10 +32,12 @@ STEPS, PATIENCE = 2, 600  # seconds, for one process that waits for the other on
 
 
 def ddp(model: nn.Module) -> nn.Module:
+    """DistributedDataParallel, two processes: two steps end where one process ends that has all samples."""
     return DistributedDataParallel(model)
 
 
 def fsdp(model: nn.Module) -> nn.Module:
+    """The same with `fully_shard`, where each process holds a part of the weights."""
     return fully_shard(model, mesh=init_device_mesh("cpu", (len(PARTS),)))
 
 

@@ -59,7 +59,8 @@ def built(tmp_path_factory):
     python = environment(folder / "env")
     call(python, "-m", "pip", "install", "--quiet", *PROJECT["build-system"]["requires"])
     call(python, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
-    return {"wheel": folder / f"dynavit-{VERSION}-py3-none-any.whl", "sdist": folder / f"dynavit-{VERSION}.tar.gz", "env": python}
+    wheel, sdist = (folder / f"dynavit-{VERSION}{end}" for end in ("-py3-none-any.whl", ".tar.gz"))
+    return {"wheel": wheel, "sdist": sdist, "env": python}
 
 
 @pytest.fixture(scope="module")
