@@ -87,9 +87,9 @@ def page(norms: Rows, models: Rows) -> str:
     lines = [
         "# Compatibility",
         "",
-        "Everything below was tried by `python docsite/compatibility.py`, which wrote this page. A cell that is not a plain yes",
-        f"has its reason under the table. torch {version('torch').partition('+')[0]}, timm {version('timm')}, CPU; nothing here",
-        "was run on a GPU.",
+        "Everything below was tried by `python docsite/compatibility.py`, which wrote this page. A cell that is not a plain",
+        "yes has its reason under the table. Nothing here was run on a GPU.",
+        f"torch {version('torch').partition('+')[0]}, timm {version('timm')}, CPU.",
         "",
         "## Norms",
         "",

@@ -1,9 +1,9 @@
 """The table of models: the norms of each are swapped, and the swapped model makes a training step.
 
-One model stands for its family, whose other members differ in width and depth; it is shallow where the model lets itself be. Three
-norms stand for three kinds: `rms` looks at a token alone, `bn` folds away and so takes every place, `dtn` needs grid and heads.
-`dtn` starts as the identity and has to give the outputs of the model that it was swapped into. Sequence models are told that
-their tokens are a sequence, `norm_options={"ndim": 1}`.
+One model stands for its family, whose other members differ in width and depth; it is shallow where the model lets itself be.
+Three norms stand for three kinds: `rms` looks at a token alone, `bn` folds away and so takes every place, `dtn` needs grid and
+heads. `dtn` starts as the identity and has to give the outputs of the model that it was swapped into. Sequence models are told
+that their tokens are a sequence, `norm_options={"ndim": 1}`.
 """
 
 import fnmatch

@@ -51,10 +51,9 @@ def test_oldest_versions_are_the_lower_bounds():
 
 
 def starts_with(version: str, bound: str) -> bool:
-    """1.2.0 is the oldest of >=1.2, unless it was never released."""
-    found, least = ([int(part) for part in each.split(".")] for each in (version, bound))
-    return found[: len(least)] == least or (found > least and version in NEVER_RELEASED.values())
+    """1.2.0 and 1.2.3 are the oldest of >=1.2; where 1.2.0 was no release for Python 3.11, the next one is.
 
-
-# The bound is a release that does not exist for Python 3.11, so the next one stands for it.
-NEVER_RELEASED: dict[str, str] = {}
+    >>> starts_with("1.2.3", "1.2"), starts_with("1.3.0", "1.2"), starts_with("1.20", "1.2")
+    (True, False, False)
+    """
+    return version.split(".")[: bound.count(".") + 1] == bound.split(".")
