@@ -28,9 +28,10 @@ NAV = {
     "Start": ["README.md"],
     "Tutorials": ["docs/tutorials/"],
     "How to": [
-        "docs/training.md", "docs/recipes.md", "docs/convert.md", "docs/models.md", "docs/cascade.md", "docs/sequences.md",
+        "docs/install.md", "docs/training.md", "docs/recipes.md", "docs/convert.md", "docs/models.md", "docs/cascade.md", "docs/sequences.md",
         "docs/dino.md", "docs/detection.md", "docs/detection_models.md", "docs/fold.md", "docs/export.md", "docs/serve.md",
         "docs/page.md", "docs/serve_scheduler.md", "docs/analyze.md", "docs/robustness.md", "docs/scale.md", "docs/extend.md",
+        "docs/compatibility.md",
     ],
     "Norms": ["docs/norms/"],
     "Results": ["docs/results.md", "docs/results/", "benchmarks/plan.md"],
@@ -41,7 +42,7 @@ NAV = {
         "Recipes": ["reference/recipes.md"],
         "Python": ["reference/"],
     },
-    "Project": ["docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"],
+    "Project": ["docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/sources.md"],
 }  # fmt: skip
 _LOADED = re.compile(r'<script src="https://[^"]*"[^>]*></script>')  # a help for browsers that start no worker from a file
 

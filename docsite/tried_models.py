@@ -8,6 +8,7 @@ that their tokens are a sequence, `norm_options={"ndim": 1}`.
 
 import fnmatch
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -90,7 +91,7 @@ MODELS = {
     "cait_xxs24_224 (timm)": ours("cait_xxs24_224", "", depth=2),
     "xcit_nano_12_p16_224 (timm)": ours("xcit_nano_12_p16_224", "", depth=2),
     "twins_pcpvt_small (timm)": ours("twins_pcpvt_small", "", depths=(1, 1, 1, 1)),
-    "nest_tiny (timm)": ours("nest_tiny", "", depths=(1, 1, 2)),
+    "nest_tiny (timm)": ours("nest_tiny", ""),
     "maxvit_rmlp_pico_rw_256 (timm)": ours("maxvit_rmlp_pico_rw_256", "", images(256)),
     "mobilevit_xxs (timm)": ours("mobilevit_xxs", "", images(256)),
     "hiera_tiny_224 (timm)": ours("hiera_tiny_224", ""),
@@ -133,11 +134,17 @@ def swap(label: str, norm: str) -> Cell:
         raise ValueError(f"the gradient of {bad[0]} is not finite")
     rows = new.swap_plan.rows
     swapped = sum(row.action == "swap" for row in rows)
-    # A reason goes on with details of that one norm behind a colon or a semicolon.
-    others = dict.fromkeys(
-        f"{row.action[0]}: {row.reason.partition(';')[0].partition(':')[0]}" for row in rows if row.action != "swap"
-    )
+    others = dict.fromkeys(f"{row.action[0]}: {short(row.reason)}" for row in rows if row.action != "swap")
     return Cell(f"{swapped} of {len(rows)}", "; ".join(others))
+
+
+def short(reason: str) -> str:
+    """Without what holds for that one norm: the number of its block, and details behind a colon or a semicolon.
+
+    >>> short("stands in blocks.3, in front of no MLP: pass where=")
+    'stands in blocks.*, in front of no MLP'
+    """
+    return re.sub(r"\.\d+", ".*", reason.partition(";")[0].partition(":")[0])
 
 
 def tensors(output: Any) -> list[Tensor]:
