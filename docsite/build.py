@@ -28,7 +28,8 @@ NAV = {
     "Start": ["README.md"],
     "Tutorials": ["docs/tutorials/"],
     "How to": [
-        "docs/install.md", "docs/training.md", "docs/recipes.md", "docs/convert.md", "docs/models.md", "docs/cascade.md", "docs/sequences.md",
+        "docs/install.md",
+        "docs/training.md", "docs/recipes.md", "docs/convert.md", "docs/models.md", "docs/cascade.md", "docs/sequences.md",
         "docs/dino.md", "docs/detection.md", "docs/detection_models.md", "docs/fold.md", "docs/export.md", "docs/serve.md",
         "docs/page.md", "docs/serve_scheduler.md", "docs/analyze.md", "docs/robustness.md", "docs/scale.md", "docs/extend.md",
         "docs/compatibility.md",

@@ -97,7 +97,7 @@ MODELS = {
     "hiera_tiny_224 (timm)": ours("hiera_tiny_224", ""),
     "eva02_tiny_patch14_224 (timm)": ours("eva02_tiny_patch14_224", "", depth=2),
     "convnext_atto (timm)": ours("convnext_atto", "", images(64)),
-    "mixer_s32_224 (timm)": ours("mixer_s32_224", "", num_blocks=2),
+    "mixer_s32_224 (timm)": ours("mixer_s32_224", ""),
     "ViTForImageClassification (transformers)": Model((), hugging_face, images(64)),
     "VisionTransformer (torchvision)": Model((), torchvision_vit, images(64)),
     "SwinTransformer (torchvision)": Model((), torchvision_swin, images(56)),
@@ -116,35 +116,52 @@ def names_without_a_row(names: list[str]) -> list[str]:
 
 
 def swap(label: str, norm: str) -> Cell:
-    """How many norms are swapped, and why others are not; raises if the swapped model does not train."""
+    """How many norms are swapped, and why others are not; raises if the swapped model is not right."""
     torch.manual_seed(0)
-    model, example = MODELS[label].make().train(False), MODELS[label].example()
+    model, example = MODELS[label].make().eval(), MODELS[label].example()
     options: dict[str, Any] = {"input_size": tuple(example.shape[-2:])} if example.dim() == 4 else {}
-    if norm == "dtn":
-        options |= {"start": "identity"} | ({} if example.is_floating_point() else {"norm_options": {"ndim": 1}})
-    new = dynavit.swap_norms(model, norm, **options)
-    if norm == "dtn":
-        largest = max(float(value.abs().max()) for value in tensors(model(example)))
-        for found, expected in zip(tensors(new(example)), tensors(model(example)), strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * largest)
-    loss = sum(value.float().pow(2).mean() for value in tensors(new.train()(example)))
+    if norm == "dtn" and not example.is_floating_point():
+        options["norm_options"] = {"ndim": 1}
+    plan = dynavit.plan_swap(model, norm, **options)
+    if plan.swapped():
+        new = dynavit.swap_norms(model, norm, start="identity" if norm == "dtn" else None, **options)
+        if norm == "dtn":
+            check_same(new, model, example)
+        check_step(new, example)
+    others = dict.fromkeys(f"{row.action[0]}: {short(row.reason)}" for row in plan.rows if row.action != "swap")
+    return Cell(f"{len(plan.swapped())} of {len(plan.rows)}", "; ".join(others))
+
+
+def check_same(new: nn.Module, old: nn.Module, example: Tensor) -> None:
+    for found, expected in zip(tensors(new(example)), tensors(old(example)), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * float(expected.detach().abs().max()))
+
+
+def check_step(model: nn.Module, example: Tensor) -> None:
+    """Forward and backward in training mode reach the norms, and nothing is infinite."""
+    loss = sum(value.float().pow(2).mean() for value in tensors(model.train()(example)))
+    assert isinstance(loss, Tensor)
     loss.backward()
-    bad = [key for key, value in new.named_parameters() if value.grad is not None and not value.grad.isfinite().all()]
+    gradients = {key: value.grad for key, value in model.named_parameters() if value.grad is not None}
+    bad = [key for key, gradient in gradients.items() if not gradient.isfinite().all()]
     if bad:
         raise ValueError(f"the gradient of {bad[0]} is not finite")
-    rows = new.swap_plan.rows
-    swapped = sum(row.action == "swap" for row in rows)
-    others = dict.fromkeys(f"{row.action[0]}: {short(row.reason)}" for row in rows if row.action != "swap")
-    return Cell(f"{swapped} of {len(rows)}", "; ".join(others))
+    norms = {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, dynavit.Norm)}
+    if not norms & set(gradients):
+        raise ValueError("no gradient reaches the new norms")
 
 
 def short(reason: str) -> str:
-    """Without what holds for that one norm: the number of its block, and details behind a colon or a semicolon.
+    """Without what holds for that one norm: numbers of blocks, shapes, and details behind a colon or a semicolon.
 
     >>> short("stands in blocks.3, in front of no MLP: pass where=")
     'stands in blocks.*, in front of no MLP'
+    >>> short("sees (8, 64, 80) for 2 images: tokens are cut into windows; heads=1")
+    'tokens are cut into windows'
     """
-    return re.sub(r"\.\d+", ".*", reason.partition(";")[0].partition(":")[0])
+    head, _, tail = reason.partition(";")[0].partition(":")
+    text = tail.strip() if head.startswith("sees (") else head
+    return re.sub(r"\.\d+", ".*", re.sub(r" \([\d, ]+\)| \d+x\d+", "", text))
 
 
 def tensors(output: Any) -> list[Tensor]:
