@@ -7,15 +7,17 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 ARGS   ?=
 PYTEST  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
-# Ray brings 500 MB, so it has an environment of its own.
+# Ray brings 500 MB, so it has an environment of its own; so have the oldest versions that pyproject.toml allows.
 RAY    ?= .venv-ray
+OLDEST ?= .venv-oldest
 
-.PHONY: help install test test-all test-ray lint format quickstart docs bench
+.PHONY: help install test test-all test-ray test-oldest lint format quickstart docs bench
 
 help:
 	@echo 'make test        the default tests (ARGS="-k name" narrows them)'
 	@echo 'make test-all    the slow ones too'
 	@echo 'make test-ray    two replicas of the service on Ray Serve, in $(RAY)'
+	@echo 'make test-oldest the default tests with the oldest versions that are allowed, in $(OLDEST)'
 	@echo 'make lint        ruff and mypy'
 	@echo 'make format      let ruff rewrite what it can'
 	@echo 'make quickstart  train and compare the normalisers on the built-in digits, page in runs/quickstart/report.html'
@@ -37,6 +39,13 @@ test-ray: $(VENV)/.installed
 	test -d $(RAY)/run-onnx || { $(BIN)/dynavit train --config digits_dvt --epochs 4 --out $(RAY)/run --overwrite --quiet && \
 	  $(BIN)/dynavit calibrate $(RAY)/run --p 20 --quiet && $(BIN)/dynavit export $(RAY)/run --quiet; }
 	DYNAVIT_RAY_BUNDLE=$(RAY)/run-onnx $(RAY)/bin/python -m pytest -q -s -o addopts= -W ignore tests/deploy/serve/ray_check.py
+
+# Old libraries warn about the newer torch beside them: here that is no error.
+test-oldest:
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[dev,detect,docs,examples,export,gpu,robust,serve]'
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not slow' \
+	  -W default::DeprecationWarning -W default::PendingDeprecationWarning -W default::FutureWarning $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -22,14 +22,18 @@ from reference_names import name_pages
 from reference_norms import norm_pages
 from reference_recipes import recipe_page
 
+from dynavit.common.extras import require
+
 # The order of pages; every document stands here once. A folder stands for what is left of it, a lone page for itself.
 NAV = {
     "Start": "README.md",
     "Tutorials": ["docs/tutorials/"],
     "How to": [
+        "docs/install.md",
         "docs/training.md", "docs/recipes.md", "docs/convert.md", "docs/models.md", "docs/cascade.md", "docs/sequences.md",
         "docs/dino.md", "docs/detection.md", "docs/detection_models.md", "docs/fold.md", "docs/export.md", "docs/serve.md",
         "docs/page.md", "docs/serve_scheduler.md", "docs/analyze.md", "docs/robustness.md", "docs/scale.md", "docs/extend.md",
+        "docs/compatibility.md",
     ],
     "Norms": ["docs/norms/"],
     "Results": ["docs/results/index.md", "docs/results/", "benchmarks/plan.md"],
@@ -40,12 +44,14 @@ NAV = {
         "Recipes": "reference/recipes.md",
         "Python": ["reference/"],
     },
-    "Project": ["docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"],
+    "Project": ["docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/sources.md"],
 }  # fmt: skip
 _LOADED = re.compile(r'<script src="https://[^"]*"[^>]*></script>')  # a help for browsers that start no worker from a file
 
 
 def main(out: Path) -> None:
+    for library in ("latex2mathml", "mkdocstrings", "zensical"):
+        require(library, "docs", "the site")
     pages = out / "pages"
     shutil.rmtree(out, ignore_errors=True)
     pages.mkdir(parents=True)

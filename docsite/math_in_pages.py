@@ -2,8 +2,6 @@
 
 import re
 
-from latex2mathml.converter import convert
-
 _CODE = re.compile(r"(```.*?```|`[^`\n]+`)", re.DOTALL)
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\w\\$])\$([^$\n]+?)\$(?!\w)", re.DOTALL)
 
@@ -15,6 +13,8 @@ def with_mathml(text: str) -> str:
 
 
 def _mathml(found: re.Match[str]) -> str:
+    from latex2mathml.converter import convert
+
     shown, inline = found.groups()
     if shown is None:
         # Markdown takes a <math> that begins a line for a block, which ends the paragraph; a <span> is none.

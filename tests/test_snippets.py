@@ -22,6 +22,7 @@ NOT_RUN = {
     "docs/detection.md": ["pip"],
     "docs/dino.md": ["needs CIFAR-10 and an hour"],
     "docs/export.md": ["pip"],
+    "docs/install.md": ["pip"],
     "docs/norms/dtn.md": ["needs a GPU"],
     "docs/page.md": ["it listens until it is stopped"],
     "docs/results/inside.md": ["needs CIFAR-10 and hours"],

@@ -24,7 +24,7 @@ def test_a_missing_library_is_one_sentence_with_the_way_to_get_it(run, monkeypat
     monkeypatch.setitem(sys.modules, module, None)
     code, out, err = run("serve", "no-such-run", "--port", "0")
     assert (code, out) == (2, "") and len(err.splitlines()) == 1
-    assert f"{module} is not installed" in err and "pip install -c constraints.txt -e '.[serve]'" in err
+    assert f"{module} is not installed" in err and "pip install 'dynavit[serve]'" in err
 
 
 def test_an_option_that_is_nearly_right(run):

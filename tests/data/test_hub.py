@@ -113,5 +113,5 @@ def test_sets_without_images_classes_or_splits(hub):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match="data hfds/x needs the package datasets: pip install"):
+    with pytest.raises(ValueError, match="data hfds/x needs datasets, which is not installed"):
         open_hub("x", None, DataConfig())

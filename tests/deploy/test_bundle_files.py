@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import dynavit
+from dynavit.common.extras import require
 from dynavit.common.lock import BusyError
 from dynavit.common.owned import names
 from dynavit.deploy.bundle.exit_rule import ExitRule
 from dynavit.deploy.bundle.manifest import MANIFEST, is_bundle, names_in_bundle, read_manifest, write_manifest
 from dynavit.deploy.bundle.runner import Bundle, load_bundle
 from dynavit.deploy.directory import new_directory
-from dynavit.deploy.extras import require
 from dynavit.models.cascade.policy import CONFIDENCES, ExitPolicy
 from dynavit.runs.predict import predict_run
 
@@ -232,7 +232,7 @@ def test_a_link_to_a_directory_is_followed(tmp_path):
 
 
 def test_a_missing_library_comes_with_the_command():
-    with pytest.raises(ValueError, match=r"pip install -c constraints.txt -e '.\[export\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'dynavit\[export\]'"):
         require("no_such_library", "export")
 
 

@@ -228,7 +228,7 @@ def test_what_exact_corruptions_cannot_do_is_found_before_the_work(run, passes, 
     with pytest.raises(ValueError, match=r"exact corruptions take colour images of 32 px and more, these are \(1, 8, 8\)"):
         evaluate_robust(run, **FEW, exact=True)
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
-    with pytest.raises(ValueError, match="exact corruptions need a package that is missing"):
+    with pytest.raises(ValueError, match="an exact corruption needs imagecorruptions, which is not installed"):
         evaluate_robust(animals[1], **FOG, exact=True)
     assert passes == []
 

@@ -1,7 +1,6 @@
 """Data sets of Hugging Face's `datasets` (extra `data`)."""
 
 from contextlib import nullcontext
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from ..common.extras import require
 from ..common.network import offline_hub
 from .config import DataConfig
 from .dataset import DataSet, MapSplit
@@ -21,10 +21,7 @@ SPLITS = {"train": ("train",), "val": ("validation", "val", "valid"), "test": ("
 def open_hub(name: str, data_dir: Path | None, config: DataConfig) -> DataSet:
     """A name on the Hub, or a folder; `data_dir` is where downloads are kept. Its one column of images and its one column of
     classes are used. Without `config.download` only what is on this machine. A test split without labels is left out."""
-    try:
-        datasets: Any = import_module("datasets")
-    except ImportError as error:
-        raise ValueError(f"data hfds/{name} needs the package datasets: pip install 'dynavit[data]'") from error
+    datasets = require("datasets", "data", f"data hfds/{name}")
     with nullcontext() if config.download else offline_hub("datasets.config"):
         try:
             kept = datasets.load_dataset(name, cache_dir=None if data_dir is None else str(data_dir))

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..common.extras import not_installed
 from ..common.files import with_nulls, writing
 from ..common.json_lines import end_of_whole_lines, json_lines
 from ..runs.directory import RunDirectory
@@ -122,5 +123,5 @@ def require_tensorboard() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ValueError("engine.tensorboard needs TensorBoard: pip install 'dynavit[track]'") from error
+        raise ValueError(not_installed("tensorboard", "track", "engine.tensorboard")) from error
     return SummaryWriter

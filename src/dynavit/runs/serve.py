@@ -63,7 +63,7 @@ def service_app(
     trust_pt2: bool = False,
 ) -> Any:
     """The ASGI app of a run or a bundle, with samples and, of a run, attention maps."""
-    from ..deploy.extras import require
+    from ..common.extras import require
 
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")  # before the model is loaded

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...common.extras import require
 from ..sampling import derive_seed
 
 LEAST_SIDE = 32  # the package's own limit
@@ -12,12 +13,7 @@ TAKES_A_SEED = ("impulse_noise", "glass_blur")  # the others draw from numpy's g
 
 def check_exact(channels: int, height: int, width: int) -> None:
     """ValueError if the package is missing or does not take such images."""
-    try:
-        import imagecorruptions  # noqa: F401
-    except ImportError as error:
-        raise ValueError(
-            f"exact corruptions need a package that is missing ({error}): pip install 'dynavit[robust]'"
-        ) from error
+    require("imagecorruptions", "robust", "an exact corruption")
     if channels != 3 or min(height, width) < LEAST_SIDE:
         raise ValueError(
             f"exact corruptions take colour images of {LEAST_SIDE} px and more, these are {(channels, height, width)}; "

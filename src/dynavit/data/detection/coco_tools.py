@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-INSTALL = "pip install -c constraints.txt -e '.[detect]'"
+from ...common.extras import not_installed
 
 
 class CocoTools(NamedTuple):
@@ -45,7 +45,7 @@ def coco_tools(purpose: str) -> CocoTools:
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise  # it is there, but something it needs is not
-    raise ValueError(f"{purpose} needs faster-coco-eval, which is not installed; it comes with the extra [detect]: {INSTALL}")
+    raise ValueError(not_installed("faster-coco-eval", "detect", purpose))
 
 
 def has_coco_tools() -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.answers import answer_line
-from ..extras import require
+from ...common.extras import require
 from .answers import answer_files
 from .exit_rule import POLICY, ExitRule, softmax
 from .manifest import MANIFEST, read_manifest

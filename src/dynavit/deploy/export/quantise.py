@@ -7,7 +7,7 @@ needs no data, and it is not exact: the manifest holds its accuracy beside that 
 import logging
 from pathlib import Path
 
-from ..extras import require
+from ...common.extras import require
 from .program import quiet
 
 

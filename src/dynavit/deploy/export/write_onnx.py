@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..extras import require
+from ...common.extras import require
 from .program import quiet, trace
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..extras import require
+from ...common.extras import require
 from .budget import Budget
 from .costs import Costs, measure
 from .engine import Engine

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..extras import require
+from ...common.extras import require
 from .engine import Observer
 from .jobs import Batch
 from .recent import Recent

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..extras import require
+from ...common.extras import require
 from .app import create_app
 from .budget import parse_budget
 from .limits import Limits

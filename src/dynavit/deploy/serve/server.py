@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from ..extras import require
+from ...common.extras import require
 from .images import warn_of_bombs_by_error
 from .limits import Limits
 from .protocol import guarded

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import torch
 
+from ....common.extras import not_installed
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton reads it once, too, when it is imported
 
 
@@ -27,7 +29,7 @@ def _find_obstacle() -> str:
     if not INTERPRETED and torch.version.hip is not None:
         return "the kernels were compiled for NVIDIA GPUs only"
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed; the extra dynavit[gpu] brings it"
+        return not_installed("triton", "gpu")
     return ""
 
 
