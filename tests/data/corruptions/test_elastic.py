@@ -1,4 +1,4 @@
-"""ImageNet-C's elastic transform against its formula, pixel by pixel: an affine map through three points, then displacements."""
+"""ImageNet-C's elastic transform against its formula, an affine map through three points, then displacements."""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Ours against the code of the `[robust]` extra, which is ImageNet-C's but for elastic_transform and the files. Without frost, which takes photographs."""
+"""Ours against the code of the `[robust]` extra, which is ImageNet-C's but for elastic_transform and JPEG files.
+
+Without frost, which takes photographs.
+"""
 
 import numpy as np
 import pytest

@@ -2,9 +2,9 @@
 
 `LARGE` has those of ImageNet-C (Hendrycks and Dietterich, ICLR 2019, arXiv 1903.12261), whose images were then stored as JPEG:
 errors published on its files, AlexNet's too, contain that. `EXTRA` is what the `[robust]` extra makes of it: another formula
-for elastic_transform, and no files. `SMALL` is for images up to 64 px, where those strengths leave nothing to see. It follows CIFAR-10-C of the same authors, except
-for glass_blur, frost and pixelate, whose errors did not always grow with severity, the last two of motion_blur, which hardly
-differed from the third, and elastic_transform, which is another formula there.
+for elastic_transform, and no files. `SMALL` is for images up to 64 px, where those strengths leave nothing to see. It follows
+CIFAR-10-C of the same authors, except for glass_blur, frost and pixelate, whose errors did not always grow with severity, the
+last two of motion_blur, which hardly differed from the third, and elastic_transform, which is another formula there.
 """
 
 from dataclasses import dataclass
