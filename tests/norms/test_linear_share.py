@@ -50,6 +50,17 @@ def test_a_step_that_led_out_is_undone_by_commit(name, learns, then):
 
 
 @pytest.mark.parametrize("name", NORMS)
+def test_linear_shares_are_an_option_and_begin_as_the_logits_do(name):
+    x = torch.randn(2, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logit, linear = (dynavit.create_norm(name, 8, heads=2, dtype=torch.float64, shares=kind) for kind in ("logit", "linear"))
+    assert (logit.can_be_exact, linear.can_be_exact) == (False, True)
+    assert torch.allclose(logit(x), linear(x), rtol=0, atol=1e-12)
+    assert {key.rpartition("_")[2] for key in shares(linear)} == {NORMS[name][0]}
+    with pytest.raises(ValueError, match="shares"):
+        dynavit.create_norm(name, 8, heads=2, shares="both")
+
+
+@pytest.mark.parametrize("name", NORMS)
 def test_weights_of_the_frozen_start_become_shares(name):
     """An exact start used to be logits of 40 (sn: 80) and, once unfrozen, logits near 0.98; plans of then say "identity"."""
     norm, old = started(name), dynavit.create_norm(name, 8, heads=2, dtype=torch.float64)

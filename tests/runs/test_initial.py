@@ -313,6 +313,19 @@ def test_other_norms_take_what_they_share(tmp_path):
     assert notes[1:] == ["16 tensors of the source's norms are not used (blocks.0.norm1.bias, ...)"]
 
 
+@pytest.mark.parametrize("norm", ["dtn", "sn"])
+def test_linear_shares_start_as_the_source_exactly(tmp_path, norm):
+    source, model = build(0, norm="ln"), build(1, norm=norm, norm_options={"shares": "linear"})
+    notes = initial_weights(model, stored(source, tmp_path))
+    assert notes[-1] == "4 norms start as the source's LayerNorm exactly"
+    assert same(model(images(2, 3, 8, 8)), source(images(2, 3, 8, 8)), 1e-5)
+    names = [name for name in model.state_dict() if name.endswith(("_share", "_rest"))]
+    assert len(names) == 8 and not any(name.endswith("_logit") for name in model.state_dict())
+    again = build(2, norm=norm, norm_options={"shares": "linear"})
+    notes = initial_weights(again, stored(model, tmp_path))
+    assert len(notes) == 1 and all(torch.equal(again.state_dict()[name], model.state_dict()[name]) for name in names)
+
+
 def test_only_norms_that_can_be_layer_norm_start_near_it(tmp_path):
     notes = initial_weights(build(1, norm="dtn_released"), stored(build(0, norm="ln"), tmp_path))
     assert len(notes) == 2 and notes[1].startswith("12 tensors of norms start fresh")

@@ -16,6 +16,7 @@ from dynavit import evaluate_robust
 from dynavit.analysis.measures.corruption_error import ALEXNET
 from dynavit.data.config import DataConfig
 from dynavit.data.corruptions import corrupt
+from dynavit.data.corruptions.severities import TABLES, Table
 from dynavit.data.digits import open_digits
 from dynavit.data.imagenet import imagenet_classes
 from dynavit.data.imagenet_variants import variant_ids
@@ -222,6 +223,19 @@ def test_exact_corruptions_are_others(animals, passes):
     passes.clear()
     evaluate_robust(run, **FOG, exact=True)
     assert passes == [("fog", 1), ("fog", 4)]
+
+
+def test_errors_of_before_images_were_stored_as_jpeg_are_not_used(animals, passes, tmp_path, monkeypatch):
+    folder, _ = animals
+    run = random_run(tmp_path / "large", classes=["cat", "dog"], side=72, data="folder", data_dir=folder, channels=3)
+    with monkeypatch.context() as before:
+        before.setitem(TABLES, "large", Table(TABLES["large"].strengths))
+        images = evaluate_robust(run, **FOG)["corruptions"]["conditions"]["images"]
+    assert [*images][-3:] == ["table", "seed", "exact"], "as they were keyed then"
+    passes.clear()
+    images = evaluate_robust(run, **FOG)["corruptions"]["conditions"]["images"]
+    assert passes == [("fog", 1), ("fog", 4)]
+    assert (images["table"], images["jpeg"]) == ("large", 85)
 
 
 def test_what_exact_corruptions_cannot_do_is_found_before_the_work(run, passes, animals, monkeypatch):

@@ -39,7 +39,8 @@ def project_share(raw: Tensor, training: bool) -> None:
 
 
 class LinearShares(nn.Module):
-    """The part of a norm that has logits, `mean_logit` and `var_logit`, until it is started at an end of its mixture.
+    """The part of a norm that has logits, `mean_logit` and `var_logit`, until it is started at an end of its mixture, or none
+    from the beginning (`shares="linear"`).
 
     From then on it has parameters `mean_<linear>` and `var_<linear>` in their place. Stands in front of the norm's other bases.
     """
@@ -50,6 +51,18 @@ class LinearShares(nn.Module):
     def linear_shares(self, logit: Tensor) -> Tensor:
         """The shares that logits stand for, in the shape of the parameters that take their place."""
         raise NotImplementedError
+
+    def choose_shares(self, kind: str) -> None:
+        """What the layer's option `shares` says, before its parameters are started."""
+        if kind not in ("logit", "linear"):
+            raise ValueError(f"{type(self).__name__}: shares are learned as 'logit' or 'linear'; got {kind!r}")
+        if kind == "linear":
+            self.make_shares_linear()
+
+    @property
+    def can_be_exact(self) -> bool:
+        """Whether its shares are linear, so that an end of the mixture can be had and left again."""
+        return any(True for _ in self._linear_parameters())
 
     def make_shares_linear(self) -> None:
         for moment in ("mean", "var"):

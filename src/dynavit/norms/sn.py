@@ -1,7 +1,7 @@
 """Switchable Normalization. Luo et al. 2018, arXiv 1806.10779."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,8 @@ class SwitchableNorm(LinearShares, RunningMomentsNorm):
 
     Args:
         momentum: weight of the new batch in the running moments.
+        shares: what is learned: the softmax of a "logit", or "linear", numbers kept in [0, 1] that can be LayerNorm exactly,
+            which is where a training from weights with LayerNorm then begins.
     """
 
     sources = ("ln", "in", "bn")
@@ -43,13 +45,14 @@ class SwitchableNorm(LinearShares, RunningMomentsNorm):
     mean_logit: nn.Parameter | None
     var_logit: nn.Parameter | None
 
-    def __init__(self, dim: int, *, momentum: float = 0.1, **shared: Any) -> None:
+    def __init__(self, dim: int, *, momentum: float = 0.1, shares: Literal["logit", "linear"] = "logit", **shared: Any) -> None:
         super().__init__(dim, momentum=momentum, **shared)
         factory = {"device": shared.get("device"), "dtype": shared.get("dtype")}
         self.mean_logit = nn.Parameter(torch.empty(len(self.sources), **factory))
         self.var_logit = nn.Parameter(torch.empty(len(self.sources), **factory))
         self.mean_rest: nn.Parameter | None = None
         self.var_rest: nn.Parameter | None = None
+        self.choose_shares(shares)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -14,7 +14,7 @@ from ..common.fits import Count, Fraction
 from ..data.config import DataConfig
 from ..data.corruptions.exact import check_exact
 from ..data.corruptions.loader import CorruptedLoader
-from ..data.corruptions.severities import SMALL_SIDE
+from ..data.corruptions.severities import SMALL_SIDE, TABLES
 from ..data.dataset import DataSet
 from ..data.fingerprint import fingerprint
 from ..data.imagenet_variants import open_imagenet_c
@@ -106,8 +106,9 @@ class CorruptedRun:
             folder = str(question.imagenet_c.resolve())
             return {"data": "imagenet_c", "folder": folder, "limit": question.limit, "image_size": size}
         assert clean is not None, "they are what is corrupted"
-        table = "small" if min(size) <= SMALL_SIDE and not question.exact else "large"
-        return {**clean, "table": table, "seed": question.seed, "exact": question.exact}
+        table = "extra" if question.exact else "small" if min(size) <= SMALL_SIDE else "large"
+        stored = {} if TABLES[table].jpeg is None else {"jpeg": TABLES[table].jpeg}
+        return {**clean, "table": table, **stored, "seed": question.seed, "exact": question.exact}
 
     @cached_property
     def clean_loader(self) -> Loader:

@@ -25,6 +25,7 @@ from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..models.sound_weights import check_sound
 from ..norms import Norm
+from ..norms.linear_share import LinearShares
 from .foreign import TIMM
 from .model_files import load_with_source, read_state
 
@@ -334,17 +335,19 @@ def _match_norms(model: nn.Module, own: State, weights: State) -> list[str]:
 
 
 def _start_near_layer_norm(model: nn.Module, given: Source) -> list[str]:
-    """Norms that mix statistics begin with nearly all of LayerNorm's where the source has a LayerNorm: with half of them, where
-    they start from scratch, the other weights would no longer fit."""
-    near = 0
+    """Norms that mix statistics begin with nearly all of LayerNorm's where the source has a LayerNorm, or with all of them if
+    they can leave that end again: with half, where they start from scratch, the other weights would no longer fit."""
+    begun = {"near": 0, "identity": 0}
     for path, module in model.named_modules():
         if not isinstance(module, Norm) or module.starts_as != "ln" or not module.mixing_parameters:
             continue
         known = any(f"{path}.{name}" in given.weights for name in module.mixing_parameters)
         if not known and _had_layer_norm(given, path):
-            set_start(module, "near")
-            near += 1
-    return [f"{near} norms start near the source's LayerNorm"] if near else []
+            start = "identity" if isinstance(module, LinearShares) and module.can_be_exact else "near"
+            set_start(module, start)
+            begun[start] += 1
+    where = {"near": "near the source's LayerNorm", "identity": "as the source's LayerNorm exactly"}
+    return [f"{count} norms start {where[start]}" for start, count in begun.items() if count]
 
 
 def _had_layer_norm(given: Source, path: str) -> bool:

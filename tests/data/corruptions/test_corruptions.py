@@ -16,7 +16,7 @@ from dynavit.data.corruptions import CORRUPTIONS, GROUPS, by_name, corrupt
 from dynavit.data.corruptions.blur import scatter
 from dynavit.data.corruptions.filters import convolve, gaussian, streak, zoom
 from dynavit.data.corruptions.random import Numbers
-from dynavit.data.corruptions.severities import LARGE, SMALL
+from dynavit.data.corruptions.severities import TABLES
 
 DETERMINISTIC = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
 
@@ -24,8 +24,8 @@ DETERMINISTIC = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelat
 def test_there_are_fifteen():
     assert len(CORRUPTIONS) == 15 and CORRUPTIONS[0] == "gaussian_noise" and CORRUPTIONS[-1] == "jpeg_compression"
     assert [len(names) for names in GROUPS.values()] == [3, 4, 4, 4]
-    for table in (SMALL, LARGE):
-        assert tuple(table) == CORRUPTIONS and all(len(strengths) == 5 for strengths in table.values())
+    for table in TABLES.values():
+        assert tuple(table.strengths) == CORRUPTIONS and all(len(strengths) == 5 for strengths in table.strengths.values())
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
@@ -33,7 +33,7 @@ def test_there_are_fifteen():
 def test_images_of_every_size_and_severity(name, shape):
     images = photos(shape[0], *shape[2:], channels=shape[1])
     before = images.clone()
-    for table in ("small", "large"):
+    for table in TABLES:
         for severity in (1, 5):
             result = corrupt(images, name, severity, table=table)
             assert result.shape == images.shape and result.dtype == torch.uint8
@@ -78,8 +78,21 @@ def test_the_table_follows_the_shorter_side():
     assert not torch.equal(corrupt(images, "contrast", 1), corrupt(images, "contrast", 1, table="small"))
 
 
-def test_an_empty_batch_stays_empty():
-    assert corrupt(photos(1, 8, 8)[:0], "fog", 1).shape == (0, 3, 8, 8)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_the_large_table_are_stored_as_jpeg(channels):
+    images = photos(2, 72, 80, channels=channels)
+    for name in ("gaussian_noise", "jpeg_compression"):
+        before, after = (corrupt(images, name, 3, table=table) for table in ("extra", "large"))
+        for image, stored in zip(before, after, strict=True):
+            file = BytesIO()
+            Image.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy()).save(file, "JPEG", quality=85)
+            assert np.array_equal(stored.permute(1, 2, 0).squeeze(-1).numpy(), np.asarray(Image.open(file)))
+        assert not torch.equal(before, after)
+
+
+@pytest.mark.parametrize("side", [8, 80])
+def test_an_empty_batch_stays_empty(side):
+    assert corrupt(photos(1, side, side)[:0], "fog", 1).shape == (0, 3, side, side)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +116,9 @@ def test_wrong_names_and_severities(arguments, message):
         (photos(1, 8, 8, channels=2), {}, "not \\(1, 2, 8, 8\\)"),
         (photos(1, 8, 7), {}, "8 px and more, not \\(1, 3, 8, 7\\)"),
         (photos(2, 8, 8), {"index": torch.tensor([1])}, "the 2 samples"),
-        (photos(1, 8, 8), {"table": "tiny"}, "Known: large, small"),
-        (photos(1, 40, 40), {"table": "small", "exact": True}, "large table only"),
+        (photos(1, 8, 8), {"table": "tiny"}, "Known: extra, large, small"),
+        (photos(1, 40, 40), {"table": "small", "exact": True}, "\"extra\" only, not 'small'"),
+        (photos(1, 40, 40), {"table": "large", "exact": True}, "\"extra\" only, not 'large'"),
         (photos(1, 40, 31), {"exact": True}, "32 px and more"),
         (photos(1, 40, 40, channels=1), {"exact": True}, "colour images"),
     ],
@@ -138,9 +152,9 @@ def test_shot_noise_is_poisson(photons):
 
 def test_noise_has_its_strength():
     grey = torch.full((1, 3, 100, 100), 128, dtype=torch.uint8)
-    noise = corrupt(grey, "gaussian_noise", 1, table="large").double() / 255 - 128 / 255
+    noise = corrupt(grey, "gaussian_noise", 1, table="extra").double() / 255 - 128 / 255
     assert noise.std() == pytest.approx(0.08, rel=0.02) and abs(noise.mean() + 0.5 / 255) < 0.002  # bytes are cut off
-    spots = corrupt(grey, "impulse_noise", 5, table="large")
+    spots = corrupt(grey, "impulse_noise", 5, table="extra")
     for value in (0, 255):
         assert (spots == value).double().mean() == pytest.approx(0.27 / 2, rel=0.05)
     assert (spots == 128).double().mean() == pytest.approx(0.73, rel=0.02)

@@ -20,9 +20,19 @@ def convolve(x: Tensor, kernel: Tensor, border: Border) -> Tensor:
 
 
 def smooth(x: Tensor, sigma: tuple[float, float], border: Border = "edge", cut: float = 4.0) -> Tensor:
-    """A Gaussian of standard deviations (rows, columns) in pixels, cut off at `cut` of them."""
-    rows, columns = (gaussian(int(cut * s + 0.5), s) for s in sigma)
-    return convolve(x, rows[:, None] * columns, border)
+    """A Gaussian of standard deviations (rows, columns) in pixels, cut off at `cut` of them.
+
+    A matrix for each side: some are wider than the image, and what lies beyond its edge is never written out."""
+    rows, columns = (_smoothing(side, s, border, cut).to(x) for side, s in zip(x.shape[-2:], sigma, strict=True))
+    return rows @ x @ columns.T
+
+
+def _smoothing(side: int, sigma: float, border: Border, cut: float) -> Tensor:
+    """(side, side): the weight of each pixel of a line in each smoothed one."""
+    radius = int(cut * sigma + 0.5)
+    places = _places(side, radius, border).unfold(0, 2 * radius + 1, 1)
+    weights = gaussian(radius, sigma).expand(side, -1)
+    return torch.zeros(side, side, dtype=torch.float64).scatter_add_(1, places, weights)
 
 
 def gaussian(radius: int, sigma: float) -> Tensor:

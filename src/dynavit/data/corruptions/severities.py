@@ -1,14 +1,18 @@
 """Strengths of all corruptions at severities 1 to 5: the numbers of a row are the arguments of the function of that name.
 
-`LARGE` follows ImageNet-C (Hendrycks and Dietterich, ICLR 2019, arXiv 1903.12261), as the `[robust]` extra implements it.
-`SMALL` is for images up to 64 px, where those strengths leave nothing to see. It follows CIFAR-10-C of the same authors, except
-for glass_blur, frost and pixelate, whose errors did not always grow with severity, the last two of motion_blur, which hardly
-differed from the third, and elastic_transform, which is another formula there.
+`LARGE` has those of ImageNet-C (Hendrycks and Dietterich, ICLR 2019, arXiv 1903.12261), whose images were then stored as JPEG:
+errors published on its files, AlexNet's too, contain that. `EXTRA` is what the `[robust]` extra makes of it: another formula
+for elastic_transform, and no files. `SMALL` is for images up to 64 px, where those strengths leave nothing to see. It follows
+CIFAR-10-C of the same authors, except for glass_blur, frost and pixelate, whose errors did not always grow with severity, the
+last two of motion_blur, which hardly differed from the third, and elastic_transform, which is another formula there.
 """
+
+from dataclasses import dataclass
 
 Strengths = dict[str, tuple[tuple[float, ...], ...]]
 
 SMALL_SIDE = 64  # the shorter side up to which an image is small
+_244 = 244 / 224  # ImageNet-C counts in units of 244 px on images of 224
 
 LARGE: Strengths = {
     "gaussian_noise": ((0.08,), (0.12,), (0.18,), (0.26,), (0.38,)),
@@ -29,9 +33,19 @@ LARGE: Strengths = {
     "fog": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
     "brightness": ((0.1,), (0.2,), (0.3,), (0.4,), (0.5,)),
     "contrast": ((0.4,), (0.3,), (0.2,), (0.1,), (0.05,)),
-    "elastic_transform": ((0.0625, 0.01), (0.08125, 0.01), (0.10625, 0.01), (0.125, 0.01), (0.15, 0.01)),
+    "elastic_transform": (
+        (2 * _244, 0.7 * _244, 0.1 * _244),
+        (2 * _244, 0.08 * _244, 0.2 * _244),
+        (0.05 * _244, 0.01 * _244, 0.02 * _244),
+        (0.07 * _244, 0.01 * _244, 0.02 * _244),
+        (0.12 * _244, 0.01 * _244, 0.02 * _244),
+    ),
     "pixelate": ((0.6,), (0.5,), (0.4,), (0.3,), (0.25,)),
     "jpeg_compression": ((25,), (18,), (15,), (10,), (7,)),
+}
+
+EXTRA: Strengths = LARGE | {
+    "elastic_transform": ((0.0625, 0.01), (0.08125, 0.01), (0.10625, 0.01), (0.125, 0.01), (0.15, 0.01)),
 }
 
 SMALL: Strengths = {
@@ -57,3 +71,14 @@ SMALL: Strengths = {
     "pixelate": ((0.95,), (0.9,), (0.82,), (0.72,), (0.6,)),
     "jpeg_compression": ((80,), (65,), (58,), (50,), (40,)),
 }
+
+
+@dataclass(frozen=True)
+class Table:
+    """Strengths, and the quality of the JPEG that a corrupted image is stored as and read from; None leaves it as it is."""
+
+    strengths: Strengths
+    jpeg: int | None = None
+
+
+TABLES = {"small": Table(SMALL), "large": Table(LARGE, jpeg=85), "extra": Table(EXTRA)}

@@ -37,8 +37,9 @@ class DynamicTokenNorm(LinearShares, Norm):
     multiplications per channel instead of T^2, and is never built.
 
     Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight`, `bias` (c); `mean_logit`, `var_logit` (h), sigmoid of which is
-    $\lambda$, started at 0.5; `position` (h, 3) = [a_0, a_1, a_2], in 1-D (h, 2). A layer that was started as LayerNorm exactly
-    (`start_at(1)`) has `mean_share`, `var_share` (h) instead of the logits, which are $\lambda$ itself: see `linear_share`.
+    $\lambda$, started at 0.5; `position` (h, 3) = [a_0, a_1, a_2], in 1-D (h, 2). A layer with linear shares, or one that was
+    started as LayerNorm exactly (`start_at(1)`), has `mean_share`, `var_share` (h) instead of the logits, which are $\lambda$
+    itself: see `linear_share`.
 
     Without `grid` a lone layer takes a square number of tokens (1-D: any). Any rectangular grid may be given, a new one each
     call. With `mask`, P(m x) / P(m).
@@ -57,6 +58,8 @@ class DynamicTokenNorm(LinearShares, Norm):
             by a mask weighs its share of real tokens.
         fixed_mean_lambda, fixed_var_lambda: a number in [0, 1] that replaces the learned lambda of the mean or variance.
         only_var: the mean is LayerNorm's, only the variance is mixed; the same as fixed_mean_lambda=1.
+        shares: how lambda is learned: the sigmoid of a "logit", or "linear", a number kept in [0, 1] that can be LayerNorm
+            exactly, which is where a training from weights with LayerNorm then begins.
         backend: "auto" takes the fastest way; "torch" takes plain operations, which also have second derivatives.
     """
 
@@ -81,6 +84,7 @@ class DynamicTokenNorm(LinearShares, Norm):
         fixed_mean_lambda: float | None = None,
         fixed_var_lambda: float | None = None,
         only_var: bool = False,
+        shares: Literal["logit", "linear"] = "logit",
         backend: Literal["auto", "torch"] = "auto",
         **shared: Any,
     ) -> None:
@@ -124,6 +128,7 @@ class DynamicTokenNorm(LinearShares, Norm):
         self.mean_share: nn.Parameter | None = None
         self.var_share: nn.Parameter | None = None
         self.position = parameter(self.heads, 1 + ndim) if average == "learned" else None
+        self.choose_shares(shares)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -25,6 +25,11 @@ WHERE = {"corruptions": "", "imagenet_c": " on ImageNet-C"}
 COLLECTIONS = {"imagenet_r": "ImageNet-R", "imagenet_a": "ImageNet-A"}
 AMONG_200 = "Only the 200 classes of a collection can be chosen, as usual for these."
 MEANS = "Means over seeds, ± one standard error of the mean."
+SEVERITIES_OF = {
+    "small": "severities for small images",
+    "large": "the severities of ImageNet-C",
+    "extra": "the severities of the [robust] extra",
+}
 Results = dict[str, dict[int, dict[str, Any]]]  # of each setting and seed
 
 
@@ -54,7 +59,7 @@ def _how_measured(found: dict[str, Any]) -> str:
         return "Errors on the files of ImageNet-C."
     images = found["conditions"]["images"]
     where = split_name(images["split"])
-    severities = {"small": "severities for small images", "large": "the severities of ImageNet-C"}[images["table"]]
+    severities = SEVERITIES_OF[images["table"]]
     return f"Errors on {images['samples']} images, the {where} of {images['data']}, corrupted in many ways, with {severities}."
 
 
