@@ -101,8 +101,8 @@ class SequenceData:
         """The same sequences, padded as far as a model knows them, if it knows these words."""
         if list(self.vocabulary) != list(facts.get("vocabulary", ())):
             raise ValueError(f"{self.name} has other words than the model of {user} was trained with, or in another order")
-        if len(self.classes) != len(facts["classes"]):
-            known = len(facts["classes"])
+        known = len(facts.get("classes", self.classes))
+        if len(self.classes) != known:
             raise ValueError(f"{self.name} has {len(self.classes)} classes, the model of {user} tells {known} apart")
         return replace(self, width=int(facts["width"]))
 

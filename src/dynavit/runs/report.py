@@ -12,6 +12,7 @@ from .metrics_csv import write_metrics_csv
 if TYPE_CHECKING:
     from ..analysis.report.blocks import Section
     from ..analysis.report.read import Comparison, Run
+    from ..common.task import Task
 
 
 def write_report(directory: str | PathLike[str], out: str | PathLike[str] | None = None) -> Path:
@@ -30,14 +31,22 @@ def write_report(directory: str | PathLike[str], out: str | PathLike[str] | None
     return page
 
 
-def comparison_sections_of_task(comparison: "Comparison") -> "Sequence[Section]":
-    """The sections about all runs of a comparison that their task brings; none if it is not registered here."""
+def task_of(comparison: "Comparison") -> "type[Task] | None":
+    """The task of its runs; None if none has begun, or it is not registered here."""
     from ..tasks.table import TASKS
     from .model_files import ModelCard
 
     begun = [run for run in comparison.runs if RunDirectory(run.path).card_file.is_file()]
     name = ModelCard.read(begun[0].path).task if begun else ""
-    return TASKS[name].comparison_sections(comparison) if name in TASKS else []
+    if name not in TASKS:
+        return None
+    return TASKS[name]
+
+
+def comparison_sections_of_task(comparison: "Comparison") -> "Sequence[Section]":
+    """The sections about all runs of a comparison that their task brings; none if it is not registered here."""
+    task = task_of(comparison)
+    return [] if task is None else task.comparison_sections(comparison)
 
 
 def sections_of_task(run: "Run") -> Sequence[Any]:
