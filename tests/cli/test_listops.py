@@ -16,16 +16,21 @@ def short(monkeypatch):
 
 def test_train_eval_predict_report(run, tmp_path):
     out = tmp_path / "run"
-    code, told, _ = run("train", *DATA, *TINY, "--norm", "dtn", "--epochs", 1, "--quiet", "--out", out)
-    assert code == 0 and "test: accuracy" in told
+    code, told, steps = run("train", *DATA, *TINY, "--norm", "dtn", "--epochs", 1, "--out", out)
+    assert code == 0 and "test: accuracy" in told and " of 40 rows" in told
+    assert "expression.txt" in steps and "analyze" not in steps and "photo" not in steps
     card = json.loads((out / "model.json").read_text())
     assert card["task"] == "listops" and card["model"]["name"] == "sequence_micro" and card["model"]["max_len"] == 30
     assert card["more"]["vocabulary"][11] == "[MIN" and card["more"]["ladder"][1]["name"] == "root operator"
-    code, told, _ = run("eval", out)
+    code, told, steps = run("eval", out)
     result = json.loads((out / "eval" / "test.json").read_text())
     assert code == 0 and "root operator" in told and "this model" in told and "accuracy by the first token" in told
     right = sum(a == b for a, b in zip(result["labels"], result["predictions"], strict=True))
     assert result["samples"] == 40 and right / 40 == result["accuracy"]
+    assert "40 rows" in told and "rows/s with loading" in told and "images" not in told and "predictions written" not in told
+    assert "dynavit report" in steps and "robust" not in steps and "analyze" not in steps
+    code, _, problem = run("eval", out, "--protocol", "knn")
+    assert code == 2 and "this is for sets of images with classes, and listops" in problem
     (tmp_path / "one.txt").write_text("[MAX 4 2 ]")
     code, told, _ = run("predict", out, tmp_path / "one.txt", "--top", 1)
     assert code == 0 and told.startswith(f"{tmp_path / 'one.txt'}: ")

@@ -99,12 +99,20 @@ def test_next_steps_can_be_copied(capsys):
     assert capsys.readouterr().err == f"next:\n  # long\n  dynavit eval {'x' * 70}\n"
 
 
-def test_corruptions_are_next_only_where_there_are_some(copy, trained, tmp_path):
-    """Detectors and models of sequences take no images of one size; `dynavit robust` refuses them."""
-    from dynavit.cli.next_steps import robust_step
+def test_next_steps_are_those_that_a_task_takes(copy, trained, tmp_path):
+    """`dynavit robust` and `analyze` refuse detectors or sequences, so they are not named after them."""
+    from dynavit.cli.next_steps import taken_by
+    from dynavit.runs.report import task_of
 
-    assert robust_step([trained, copy]) == [(["robust", trained, copy], "errors on corrupted images")]
-    assert robust_step([copy.parent]) == [(["robust", copy.parent], "errors on corrupted images")]  # a comparison's folder
+    steps = [([word, copy], "") for word in ("robust", "analyze", "predict", "report")]
+
+    def named(task):
+        return [words[0] for words, _ in taken_by(task, steps)]
+
+    everything = ["robust", "analyze", "predict", "report"]
+    assert named(task_of([tmp_path / "nothing", trained])) == everything == named(task_of([tmp_path / "nothing"]))
     card = json.loads((copy / "model.json").read_text())
-    (copy / "model.json").write_text(json.dumps({**card, "preprocess": {}}))
-    assert robust_step([copy]) == robust_step([copy.parent]) == robust_step([tmp_path / "nothing"]) == []
+    (copy / "model.json").write_text(json.dumps({**card, "task": "detection"}))
+    assert named(task_of([copy])) == ["analyze", "predict", "report"]
+    (copy / "model.json").write_text(json.dumps({**card, "task": "listops"}))
+    assert "analyze" not in named(task_of([copy])) and "robust" not in named(task_of([copy]))

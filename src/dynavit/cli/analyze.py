@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..common.fits import AtLeastOne
 from ..runs.subject import Which
-from .next_steps import robust_step, tell_next
+from .next_steps import Step, taken_by, tell_next
 from .parse import positional
 
 
@@ -42,6 +42,7 @@ def analyze(
     from ..engine.progress import choose_progress
     from ..runs.analyze import analyze_runs
     from ..runs.directory import AnyDirectory
+    from ..runs.report import task_of
 
     names = layers.split(",") if isinstance(layers, str) else layers or []
     page = analyze_runs(
@@ -58,7 +59,8 @@ def analyze(
     )
     print(f"figures and their numbers: {AnyDirectory(page.parent).analysis}")
     print(f"report: {page}")
-    tell_next(*robust_step(runs, "errors on corrupted images, into the same page"), quiet=quiet)
+    steps: list[Step] = [(["robust", *runs], "errors on corrupted images, into the same page")]
+    tell_next(*taken_by(task_of(place for run in runs for place in (run, *sorted(run.glob("*/")))), steps), quiet=quiet)
 
 
 def _place(token: list[float] | str) -> tuple[float, float]:

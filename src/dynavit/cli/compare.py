@@ -8,7 +8,7 @@ from typing import Any
 
 from ..common.labelled import labelled_lines
 from ..runs.compare import CompareConfig, Watcher
-from .next_steps import Step, robust_step, tell_next
+from .next_steps import Step, taken_by, tell_next
 from .show import print_table
 
 
@@ -27,7 +27,7 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False, q
     from ..analysis.report.read import read_comparison
     from ..analysis.report.table import comparison_table, table_notes
     from ..runs.compare import compare
-    from ..runs.report import comparison_sections_of_task
+    from ..runs.report import comparison_sections_of_task, task_of
 
     with show_runs(quiet) as watch:
         page = compare(config_of_grid, out, overwrite=overwrite, watch=watch, command=shlex.join(["dynavit", *sys.argv[1:]]))
@@ -43,9 +43,9 @@ def compare(config_of_grid: CompareConfig, out: Path, overwrite: bool = False, q
     print(f"report: {page}")
     steps: list[Step] = [
         (["analyze", out], "their insides side by side"),
-        *robust_step([out]),
+        (["robust", out], "errors on corrupted images"),
     ]
-    tell_next(*steps, quiet=quiet)
+    tell_next(*taken_by(task_of(run.path for run in comparison.runs), steps), quiet=quiet)
     if watch.failed:
         raise ValueError(f"{len(watch.failed)} of {watch.planned} runs failed: " + "; ".join(watch.failed))
 

@@ -2,14 +2,17 @@
 
 import json as json_
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.fits import AtLeastOne
 from ..runs.keep import NotStoredError
 from ..runs.subject import Subject, Which
-from .next_steps import Step, robust_step, tell_next
+from .next_steps import Step, taken_by, tell_next
 from .parse import positional
 from .show import print_table
+
+if TYPE_CHECKING:
+    from ..common.task import Task
 
 
 @positional("run")
@@ -57,6 +60,7 @@ def evaluate(
     from ..engine.progress import choose_progress
     from ..runs.evaluate import evaluate_run
     from ..runs.foreign import asked_of
+    from ..tasks.table import TASKS
 
     subject = asked_of(run, which, model=model, trust_pt2=trust_pt2)
     if protocol is not None:
@@ -87,36 +91,36 @@ def evaluate(
     if json:
         print(json_.dumps({name: value for name, value in result.items() if name != "samples_shown"}))
     else:
-        _print(run, subject, result)
+        task = TASKS[result["task"]]
+        _print(run, subject, task, result)
         steps: list[Step] = [
-            *robust_step([run]),
+            (["robust", run], "errors on corrupted images"),
             (["analyze", run], "figures of its inside"),
             (["report", run], "the page with these results"),
         ]
-        tell_next(*steps, quiet=quiet or not subject.keeps_results)
+        tell_next(*taken_by(task, steps), quiet=quiet or not subject.keeps_results)
     if "not_stored" in result:
         raise NotStoredError(result["not_stored"])
 
 
-def _print(run: Path, subject: Subject, result: dict[str, Any]) -> None:
+def _print(run: Path, subject: Subject, task: "type[Task]", result: dict[str, Any]) -> None:
     from ..common.metric import Metric
-    from ..tasks.table import TASKS
 
     speed = result["throughput"]
     metrics = [Metric(**metric) for metric in result["metrics"]]
     print_table(
         f"{run} ({subject.checkpoint}, {result['weights']} weights): {result['split']} of {result['data']}, "
-        f"{result['samples']} images",
+        f"{result['samples']} {task.things}",
         ["measure", "value"],
         [
             *([metric.label, metric.text(result[metric.name])] for metric in metrics),
-            [f"images/s of the model at batch {speed['batch_size']}", f"{speed['model_images_per_second']:.0f}"],
-            ["images/s with loading", f"{speed['images_per_second_with_loading']:.0f}"],
+            [f"{task.things}/s of the model at batch {speed['batch_size']}", f"{speed['model_images_per_second']:.0f}"],
+            [f"{task.things}/s with loading", f"{speed['images_per_second_with_loading']:.0f}"],
         ],
     )
-    for title, header, rows in TASKS[result["task"]].tables(result):
+    for title, header, rows in task.tables(result):
         print_table(title, header, rows)
     if result.get("file") is not None:  # of several processes the first one writes
         print(f"written to {result['file']}")
-    if result.get("predictions") is not None:
-        print(f"predictions written to {result['predictions']}")
+    if result.get("predictions_file") is not None:
+        print(f"predictions written to {result['predictions_file']}")

@@ -4,10 +4,29 @@ import shlex
 import sys
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..common.task import Task
 
 Step = tuple[list[str | PathLike[str]], str]  # the words of a command behind `dynavit`, and a few words about it
 COLUMNS = 80
+
+
+def taken_by(task: "type[Task] | None", steps: Sequence[Step]) -> list[Step]:
+    """The steps whose commands take runs of the task; all of them if it is not known."""
+    from ..common.task import Task
+
+    if task is None:
+        return list(steps)
+
+    def has(method: str) -> bool:
+        """Its own, and not the one that refuses."""
+        own, refuses = (getattr(each, method) for each in (task, Task))
+        return getattr(own, "__func__", own) is not getattr(refuses, "__func__", refuses)
+
+    takes = {"predict": has("answer"), "robust": has("error_of"), "analyze": task.things == "images"}
+    return [step for step in steps if takes.get(str(step[0][0]), True)]
 
 
 def tell_next(*steps: Step, quiet: bool = False) -> None:
@@ -20,14 +39,3 @@ def tell_next(*steps: Step, quiet: bool = False) -> None:
     print("next:", file=sys.stderr)
     for command, about in lines:
         print(f"  {command:<{width}}  # {about}" if behind else f"  # {about}\n  {command}", file=sys.stderr)
-
-
-def robust_step(runs: Sequence[Path], about: str = "errors on corrupted images") -> list[Step]:
-    """`dynavit robust` of runs or comparisons, if their models take images of one size: of others it has no corruptions."""
-    from ..runs.directory import RunDirectory
-    from ..runs.model_files import ModelCard
-
-    for place in (place for run in runs for place in (run, *sorted(run.glob("*/")))):
-        if RunDirectory(place).card_file.is_file():
-            return [(["robust", *runs], about)] if ModelCard.read(place).preprocess else []
-    return []

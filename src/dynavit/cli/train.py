@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..runs.config import TrainConfig, upgraded
 from ..runs.directory import RunDirectory
-from .next_steps import Step, tell_next
+from .next_steps import Step, taken_by, tell_next
 
 if TYPE_CHECKING:
     from ..engine.loop import Summary
@@ -69,19 +69,19 @@ def _tell(summary: "Summary", quiet: bool) -> None:
     from ..runs.report import write_report
     from ..tasks.table import TASKS
 
-    out = summary.directory
+    out, task = summary.directory, TASKS[ModelCard.read(summary.directory).task]
     print(f"{out}: {summary.steps} steps")
     run = read_run(out)
     for name, result in run.evaluations.items():
         values = ", ".join(f"{metric.label} {metric.text(result[metric.name])}" for metric in run.metrics_of(result)[:2])
-        print(f"  {name}: {values} of {result['samples']} images")
+        print(f"  {name}: {values} of {result['samples']} {task.things}")
     page = RunDirectory(out).report_file
     print(f"report: {page if summary.nothing_to_do and page.is_file() else write_report(out)}")
     steps: list[Step] = [
         (["eval", out], "each class, speed and more"),
-        (["predict", out, "photo.jpg"], "what it sees in your files"),
+        (["predict", out, task.example_file], "what it sees in your files"),
         (["analyze", out], "figures of its inside"),
     ]
-    if TASKS[ModelCard.read(out).task].leaves_early:
+    if task.leaves_early:
         steps.insert(0, (["calibrate", out, "--accuracy", "0.9"], "when images may leave early"))
-    tell_next(*steps, quiet=quiet)
+    tell_next(*taken_by(task, steps), quiet=quiet)

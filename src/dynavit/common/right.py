@@ -26,8 +26,8 @@ def is_among_best(logits: Tensor, targets: Tensor, k: int) -> Tensor:
     return (best == targets[:, None]).any(-1) & has_answer(logits)
 
 
-def about_missing(missing: int, images: int) -> str:
+def about_missing(missing: int, samples: int, things: str = "images") -> str:
     return (
-        f"{missing} of {images} images have logits that are not finite (NaN or infinite), and count as wrong: "
+        f"{missing} of {samples} {things} have logits that are not finite (NaN or infinite), and count as wrong: "
         "the model has diverged, or its weights were damaged"
     )

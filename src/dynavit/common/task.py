@@ -90,6 +90,8 @@ class Task(nn.Module):
     Options: ClassVar[type] = NoOptions
     leaves_early: ClassVar[bool] = False  # whether thresholds may end a prediction early
     gives_features: ClassVar[bool] = False  # whether the model's outputs are features of images, and not answers
+    things: ClassVar[str] = "images"  # what its samples are, and how a file with one is called where it is predicted
+    example_file: ClassVar[str] = "photo.jpg"
     other_weights: ClassVar[Mapping[str, str]] = {}
     metrics: Sequence[Metric] = ()
     model: nn.Module

@@ -41,7 +41,7 @@ def evaluate_run(
         model: for a file of weights: the name of the model they belong to.
         trust_pt2: open a .pt2 bundle, which can run any code of the one who made it.
         save_predictions: also write every answer to eval/predictions/<split>.json, in the form that is usual for the task;
-            "predictions" is then the file's name.
+            "predictions_file" is then its name.
         which: the fields of `Subject`: checkpoint, weights, data (a name, or a data set that is open already), data_dir,
             device, strict.
     """
@@ -68,7 +68,7 @@ def evaluate_run(
             if predictions is None:
                 raise ValueError(f"the task {opened.task.name!r} has no form for its predictions; leave --save-predictions out")
             saved = keeper.keep(lambda: subject.directory.write_predictions(name, predictions))
-            report["predictions"] = None if saved is None else str(saved)
+            report["predictions_file"] = None if saved is None else str(saved)
         if main:
             file = keeper.keep(lambda: subject.directory.write_evaluation(name, report))
             report["file"] = None if file is None else str(file)

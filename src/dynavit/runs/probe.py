@@ -93,10 +93,11 @@ def probe_run(
         if protocol not in PROTOCOLS:
             raise nearest_match_error("protocol", protocol, PROTOCOLS)
     opened = replace(subject, any_classes=True).open()
+    images = opened.images  # says so where there are none
     if opened.processes.world > 1:
         raise ValueError("probes are computed by one process; start this without torchrun")
-    if "train" not in opened.data.splits:
-        raise ValueError(f"{opened.data.name} has no training images, which probes learn from")
+    if "train" not in images.splits:
+        raise ValueError(f"{images.name} has no training images, which probes learn from")
     chosen = _chosen(opened.model, features)
     judge = Judge(opened, split or opened.final_split, chosen, batch_size, seed, progress)
     results: dict[str, dict[str, Any]] = {}

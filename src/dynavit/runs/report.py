@@ -1,6 +1,6 @@
 """The page of a run, a comparison or an analysis, with the sections that the run's task brings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from .metrics_csv import write_metrics_csv
 if TYPE_CHECKING:
     from ..analysis.report.blocks import Section
     from ..analysis.report.read import Comparison, Run
+    from ..common.task import Task
 
 
 def write_report(directory: str | PathLike[str], out: str | PathLike[str] | None = None) -> Path:
@@ -30,14 +31,21 @@ def write_report(directory: str | PathLike[str], out: str | PathLike[str] | None
     return page
 
 
-def comparison_sections_of_task(comparison: "Comparison") -> "Sequence[Section]":
-    """The sections about all runs of a comparison that their task brings; none if it is not registered here."""
+def task_of(places: Iterable[Path]) -> "type[Task] | None":
+    """The task of the first of these directories that holds a run; None if none has begun, or it is not registered here."""
     from ..tasks.table import TASKS
     from .model_files import ModelCard
 
-    begun = [run for run in comparison.runs if RunDirectory(run.path).card_file.is_file()]
-    name = ModelCard.read(begun[0].path).task if begun else ""
-    return TASKS[name].comparison_sections(comparison) if name in TASKS else []
+    begun = next((place for place in places if RunDirectory(place).card_file.is_file()), None)
+    if begun is None or (name := ModelCard.read(begun).task) not in TASKS:
+        return None
+    return TASKS[name]
+
+
+def comparison_sections_of_task(comparison: "Comparison") -> "Sequence[Section]":
+    """The sections about all runs of a comparison that their task brings; none if it is not registered here."""
+    task = task_of(run.path for run in comparison.runs)
+    return [] if task is None else task.comparison_sections(comparison)
 
 
 def sections_of_task(run: "Run") -> Sequence[Any]:

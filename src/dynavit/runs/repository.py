@@ -154,8 +154,8 @@ def _card_of_model(model: nn.Module, classes: Sequence[str] | None) -> tuple[Mod
     if call is None:
         raise ValueError(
             f"{type(model).__name__} was not made by dynavit.create_model, so nothing says how to build it again. That "
-            "takes every name of timm too; save a swapped model of another library with dynavit.save_swapped, a trained one by the "
-            "directory of its run"
+            "takes every name of timm too; save a swapped model of another library with dynavit.save_swapped, a trained one by "
+            "the directory of its run"
         )
     call = stored_call(call)
     again = build_stored(call)

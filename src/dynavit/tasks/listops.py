@@ -26,6 +26,8 @@ class ListOps(Task):
     """Compute the value of an expression. The model maps ids (b, t) and a mask (b, t) to (b, 10)."""
 
     name: ClassVar[str] = "listops"
+    things: ClassVar[str] = "rows"
+    example_file: ClassVar[str] = "expression.txt"
     metrics: Sequence[Metric] = (
         Metric("accuracy", "accuracy", percent=True),
         Metric("loss", "loss", better="smaller", digits=4),
@@ -71,10 +73,6 @@ class ListOps(Task):
 
     def evaluator(self) -> "ListOpsEvaluator":
         return ListOpsEvaluator(self)
-
-    @classmethod
-    def error_of(cls, results: Mapping[str, float]) -> float:
-        return 1 - results["accuracy"]
 
     # ---- What a person sees
 
@@ -156,7 +154,7 @@ class ListOpsEvaluator(Evaluator):
 
     def notes(self) -> Iterator[str]:
         if missing := self._missing:
-            yield about_missing(missing, self.samples).replace("images", "rows")
+            yield about_missing(missing, self.samples, "rows")
         if self.task.ladder:
             yield "for comparison: " + ", ".join(f"{rung['name']} {rung['accuracy']:.1%}" for rung in self.task.ladder)
 

@@ -42,13 +42,14 @@ def test_a_last_line_without_an_end_counts(tmp_path):
     ("line", "message"),
     [
         ("[AVG 1 2 ]\t1", "unknown token '\\[AVG'"),
-        ("[MAX 1 2\t2", "1 brackets are never closed"),
+        ("[MAX 1 2\t2", "\\[MAX is never closed"),
         ("[MAX 1 2 ] ]\t2", "ends at token 4, but there are 5"),
         ("[MAX ]\t2", "has no arguments"),
         ("\t2", "there is no expression"),
         ("[MAX 1 2 ]\t10", "the label is '10'; labels are 0 to 9"),
         ("[MAX 1 2 ]\t-1", "the label is '-1'"),
         ("[MAX 1 2 ]\t", "the label is ''"),
+        ("2\t( ( ( [MAX 1 ) 2 ) ] )", r"the label is '\( \( \( \[MAX 1'\.\.\.; labels"),  # the other format, cut short
         ("[MAX 1 2 ]\t2\r", "the label is '2\\\\r'"),  # two carriage returns
         ("[MAX 1 2 ]", "1 columns instead of"),
         ("", "1 columns instead of"),

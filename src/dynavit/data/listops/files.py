@@ -17,7 +17,7 @@ import numpy as np
 from ...common.files import write_bytes, write_json
 from ..sequences import SequenceSplit
 from .generate import Distribution
-from .grammar import CLOSE, DIGITS, FIRST_OPERATOR, binary_text, evaluate, tokenise
+from .grammar import CLOSE, DIGITS, FIRST_OPERATOR, binary_text, evaluate, shown, tokenise
 
 HEADER = "Source\tTarget"
 MANIFEST = "manifest.json"
@@ -74,7 +74,7 @@ def _is_digit(word: str) -> bool:
 
 def _label(word: str) -> int:
     if not _is_digit(word):
-        raise ValueError(f"the label is {word!r}; labels are 0 to {DIGITS - 1}")
+        raise ValueError(f"the label is {shown(word)}; labels are 0 to {DIGITS - 1}")
     return int(word)
 
 

@@ -51,7 +51,18 @@ def tokenise(text: str) -> list[int]:
     try:
         return [IDS[word] for word in words]
     except KeyError as unknown:
-        raise ValueError(f"unknown token {unknown}; there are {' '.join(IDS)}, and parentheses, which are ignored") from None
+        raise ValueError(
+            f"unknown token {shown(unknown.args[0])}; there are {' '.join(IDS)}, and parentheses, which are ignored"
+        ) from None
+
+
+def shown(word: str) -> str:
+    """A wrong word for a message; a whole expression in its place is cut short.
+
+    >>> shown("[AVG"), shown("( ( ( [MAX 1 ) 2 ) ] )")
+    ("'[AVG'", "'( ( ( [MAX 1'...")
+    """
+    return repr(word) if len(word) <= 12 else f"{word[:12]!r}..."
 
 
 def text_of(ids: Sequence[int]) -> str:
@@ -121,4 +132,7 @@ def evaluate(ids: Sequence[int]) -> int:
             return value
     if not frames:
         raise ValueError("there is no expression")
-    raise ValueError(f"{len(frames)} brackets are never closed, the last one of {TOKENS[frames[-1][0]]}")
+    left = TOKENS[frames[-1][0]]
+    raise ValueError(
+        f"{left} is never closed" if len(frames) == 1 else f"{len(frames)} lists are never closed, the last one is {left}"
+    )
