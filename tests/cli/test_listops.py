@@ -30,7 +30,7 @@ def test_train_eval_predict_report(run, tmp_path):
     assert "40 rows" in told and "rows/s with loading" in told and "images" not in told and "predictions written" not in told
     assert "dynavit report" in steps and "robust" not in steps and "analyze" not in steps
     code, _, problem = run("eval", out, "--protocol", "knn")
-    assert code == 2 and "this is for sets of images with classes, and listops" in problem
+    assert code == 2 and "this is for images of one size with one class each, and listops" in problem
     (tmp_path / "one.txt").write_text("[MAX 4 2 ]")
     code, told, _ = run("predict", out, tmp_path / "one.txt", "--top", 1)
     assert code == 0 and told.startswith(f"{tmp_path / 'one.txt'}: ")
