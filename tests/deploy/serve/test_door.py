@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from prometheus_client import generate_latest
 
 from deploy.serve.live import live
 from deploy.serve.stub_model import png
@@ -84,6 +85,83 @@ def test_settings_that_would_be_unsafe(keys, tmp_path, monkeypatch):
     (tmp_path / "none").write_text("\n")
     with pytest.raises(ValueError, match="holds no token"):
         Settings(token_file=tmp_path / "none").keys()
+
+
+def test_default_limits():
+    """As the specification has them, and beside them those that were found missing."""
+    mib = 1 << 20
+    bytes_ = {
+        "max_body": 16 * mib,
+        "max_image": 10 * mib,
+        "decode_memory": 256 * mib,
+        "max_parked": 512 * mib,
+        "body_rate": 16 << 10,
+    }
+    counts = {
+        "max_pixels": 50_000_000,
+        "max_side": 16_384,
+        "decode_threads": 2,
+        "max_images": 32,
+        "max_batch": 32,
+        "max_depth": 16,
+    }
+    queues = {"max_queue": 256, "max_per_client": 64, "max_connections": 512, "max_streams": 16, "max_explain": 4}
+    times = {
+        "header_time": 10,
+        "body_time": 30,
+        "body_grace": 5,
+        "total_time": 30,
+        "keep_alive": 75,
+        "drain_time": 30,
+        "heartbeat": 10,
+    }
+    ours = {
+        "max_bodies": 256 * mib,
+        "max_aspect": 100,
+        "decode_wait": 5,
+        "send_time": 30,
+        "max_header": 128 << 10,
+        "max_path": 8 << 10,
+    }
+    assert Limits().to_dict() == {**bytes_, **counts, **queues, **times, **ours, "overload_status": 503}
+    Limits().check()
+
+
+def test_metrics_are_those_that_were_promised():
+    """Every name with its labels: few, and none that a client could choose."""
+    with live() as running:
+        running.predict(png())
+        running.predict(b"no image")
+        running.predict(png(), "?deadline_ms=0.0001")
+        text = generate_latest(running.service.metrics.registry).decode()
+    found = {}
+    for name, labels in re.findall(r"^dynavit_(\w+)(?:{(.*)})? \S+$", text, re.MULTILINE):
+        if not name.endswith("_created"):
+            found.setdefault(re.sub(r"_(bucket|count|sum)$", "", name), set()).update(re.findall(r"(\w+)=", labels))
+    plain = ("cancelled_total", "expired_total", "slow_clients_total", "step_errors_total", "images_received_total")
+    gauges = ("parked_bytes", "reserved_bytes", "running_jobs", "connections", "budget_level", "expected_gmacs")
+    exits = (
+        "queue_seconds",
+        "stage_seconds",
+        "batch_size",
+        "queue_jobs",
+        "regrouped_total",
+        "bypass_max",
+        "gmacs_total",
+        "confidence",
+    )
+    expected = {
+        **{name: set() for name in (*plain, *gauges, "capacity_images_per_second")},
+        **{name: {"exit"} for name in exits},
+        "requests_total": {"route", "code"},
+        "images_total": {"exit", "why"},
+        "refused_total": {"reason"},
+        "request_seconds": {"route"},
+        "decode_seconds": {"format"},
+        "decode_errors_total": {"format"},
+        "build_info": {"version", "model_version", "torch"},
+    }
+    assert {name: labels - {"le"} for name, labels in found.items()} == expected
 
 
 def test_limits_that_contradict_each_other():

@@ -49,12 +49,24 @@ class Replica:
             raise RuntimeError("the model's thread died or hangs")
 
 
+def scaling(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Ray's autoscaling_config. A replica is busy enough with two batches of exit 1 under way: one runs, one waits.
+
+    Which batch is profitable only a replica can measure (`profitable_batch` in /v1/info); until target_ongoing_requests says
+    twice that, it is twice the largest batch. Ray's own default of 2 would start replicas while batches are empty.
+
+    >>> scaling({"max_replicas": 4}, Limits(max_batch=8))
+    {'target_ongoing_requests': 16, 'max_replicas': 4}
+    """
+    return {"target_ongoing_requests": 2 * limits.max_batch, **given}
+
+
 def build(args: Mapping[str, Any]) -> Any:
     """A Ray Serve application.
 
     Args:
         args: "bundle"; "replicas" (1); "settings", "limits" (fields of `Settings` and `Limits`); "budget" as in a request;
-            "autoscaling" (Ray's autoscaling_config; its target is twice the profitable batch of exit 1 if not given);
+            "autoscaling" (Ray's autoscaling_config, see `scaling`);
             "cpus" (1.0) of a replica; "trust_pt2".
     """
     serve = require("ray.serve", "ray")
@@ -62,8 +74,9 @@ def build(args: Mapping[str, Any]) -> Any:
     limits = Limits(**given.get("limits", {}))
     budget = given.get("budget") or {}
     parse_budget(budget)  # a wrong one is told here, not by a replica that does not start
-    scaling = given.get("autoscaling")
-    how: dict[str, Any] = {"autoscaling_config": scaling} if scaling else {"num_replicas": int(given.get("replicas", 1))}
+    how: dict[str, Any] = {"num_replicas": int(given.get("replicas", 1))}
+    if given.get("autoscaling"):
+        how = {"autoscaling_config": scaling(given["autoscaling"], limits)}
     deployment = serve.deployment(
         name="dynavit",
         max_ongoing_requests=limits.max_queue + ROUTED,  # Ray's default of 5 would starve the batches
