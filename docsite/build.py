@@ -5,7 +5,6 @@ nowhere stops the build. Nothing in the result is loaded from elsewhere.
 """
 
 import argparse
-import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from documents_as_pages import ROOT, TOP, example_index, example_page, page_of, place_of
 from notebooks import page_of_notebook
+from pages_from_files import mend_pages
 from reference_commands import command_pages
 from reference_names import name_pages
 from reference_norms import norm_pages
@@ -46,7 +46,6 @@ NAV = {
     },
     "Project": ["docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/sources.md"],
 }  # fmt: skip
-_LOADED = re.compile(r'<script src="https://[^"]*"[^>]*></script>')  # a help for browsers that start no worker from a file
 
 
 def main(out: Path) -> None:
@@ -63,8 +62,7 @@ def main(out: Path) -> None:
     (out / "zensical.toml").write_text(config)
     build = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(out / "zensical.toml")]
     subprocess.run(build, check=True, cwd=out)
-    for page in (out / "html").rglob("*.html"):
-        page.write_text(_LOADED.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
+    mend_pages(out / "html")
     print(f"{len(written)} pages: {out / 'html' / 'index.html'}")
 
 
