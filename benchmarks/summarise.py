@@ -42,5 +42,5 @@ if __name__ == "__main__":
     for comparison in result:
         print(comparison["title"])
         for row in comparison["settings"]:
-            error = row["standard_error"]
-            print(f"  {row['name']:6} {row['mean']:.2%} ± {error:.2%}", row.get("difference_to_baseline", ""))
+            error = "" if row["standard_error"] is None else f"± {row['standard_error']:.2%}"
+            print(f"  {row['name']:6} {row['mean']:.2%} {error}", row.get("difference_to_baseline", ""))
