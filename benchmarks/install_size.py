@@ -1,42 +1,39 @@
-"""Megabytes that `pip install dynavit` brings, package by package.
+"""Megabytes that a plain `pip install dynavit` brings, package by package.
 
-    ENVIRONMENT/bin/python benchmarks/install_size.py [--out FILE]
+    python benchmarks/install_size.py [--out FILE]
 
-To be run by the interpreter of an environment in which the wheel was installed and nothing else. Compiled Python files are not
-counted: pip writes them, and their size depends on the interpreter.
+Counted are dynavit and what it needs without extras, as installed in this environment. Compiled Python files are left out.
 """
 
 import argparse
-import json
+import platform
 import sys
-from importlib.metadata import distributions
+from importlib.metadata import distribution
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent / "serve"))
 
-def megabytes():
-    """{distribution: MB}, heaviest first."""
-    sizes = {}
-    for each in distributions():
-        files = [Path(str(file.locate())) for file in each.files or [] if not str(file).endswith(".pyc")]
-        sizes[f"{each.name} {each.version}"] = sum(file.stat().st_size for file in files if file.is_file()) / 1e6
-    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+from footprint import megabytes, needed
+
+from dynavit.common.files import write_json
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     out = parser.parse_args().out
-    sizes = {name: size for name, size in megabytes().items() if name.partition(" ")[0] not in ("pip", "setuptools")}
+    sizes = sorted(megabytes(needed(["dynavit"])).items(), key=lambda item: -item[1])
     result = {
         "command": "python benchmarks/install_size.py",
-        "python": sys.version.partition(" ")[0],
-        "total_mb": round(sum(sizes.values()), 1),
-        "mb": {name: round(size, 1) for name, size in sizes.items()},
+        "python": platform.python_version(),
+        "total_mb": round(sum(size for _, size in sizes), 1),
+        "packages": [{"name": name, "version": distribution(name).version, "mb": round(size, 1)} for name, size in sizes],
     }
-    text = json.dumps(result, indent=1) + "\n"
-    print(text, end="")
+    print(f"{result['total_mb']} MB in {len(sizes)} packages")
+    for row in result["packages"]:
+        print(f"{row['mb']:8.1f}  {row['name']} {row['version']}")
     if out is not None:
-        out.write_text(text)
+        write_json(out, result)
 
 
 if __name__ == "__main__":
