@@ -70,7 +70,8 @@ def tab(request, browser, site):
     opened.width, opened.dark = width, dark
     yield opened
     opened.run("1")  # reads what the browser has told meanwhile
-    assert opened.complaints == []
+    # The theme's search asks for the focus twice; whether the browser says so depends on its speed.
+    assert [said for said in opened.complaints if not said.startswith("Autofocus processing was blocked")] == []
     home = f"file://{site}/"
     assert [url for url in opened.requests if not url.startswith((home, "data:", "blob:"))] == []
     opened.close()
