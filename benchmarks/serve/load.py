@@ -136,6 +136,10 @@ def saturated(served, model, mix, seconds, seed):
     start = begun[0].meant + 0.2 * seconds
     end = begun[0].meant + seconds
     inside = [request for request in answered if start <= request.done <= end]
+    if not inside:
+        raise RuntimeError(
+            f"scheme {served.scheme} answered nothing within {seconds:g} s; a longer --seconds, a quieter machine"
+        )
     batches = [[] for _ in range(3)]
     for request in inside:
         for at, size in enumerate(request.answer["results"][0]["cost"]["batch"]):
@@ -541,19 +545,30 @@ def main():
     print(f"about {minutes(options, bench.wants, litserve):.0f} minutes")
     if not litserve:
         print("E (LitServe) is not installed and is left out")
-    for model in options.models:
+    try:
+        measure_all(bench, litserve)
+    finally:  # what was found stays, also where something went wrong later
+        store(bench)
+
+
+def measure_all(bench, litserve):
+    for model in bench.options.models:
         if bench.wants("A1", "A2", "A3", "A4", "A5", "A6", "loads"):
             bench.compare(model, ("CD" if model == "accelerator" else "ACD") + "E" * litserve)
     with tempfile.TemporaryDirectory() as directory:
         if bench.wants("A7", "A8"):
-            run = options.run or digits_run(directory)
+            run = bench.options.run or digits_run(directory)
             if bench.wants("A7"):
                 bench.overhead(run)
             if bench.wants("A8"):
                 bench.parity(run)
     if bench.wants("A9"):
         bench.deadlines()
-    if options.out:
+
+
+def store(bench):
+    options = bench.options
+    if options.out and bench.rows:
         settings = {
             name: getattr(options, name)
             for name in ("seconds", "overload_seconds", "scale", "repeats", "mixes", "loads", "models")

@@ -20,7 +20,7 @@ from dynavit.runs.config import TrainConfig
 from dynavit.runs.export import export_run
 from dynavit.runs.predict import predict_run
 from dynavit.runs.samples import samples_of
-from dynavit.runs.serve import explain, serve, service_app
+from dynavit.runs.serve import explain, explainer_of, serve, service_app
 from dynavit.runs.served import open_served
 from dynavit.runs.subject import Subject
 from dynavit.runs.train import train_run
@@ -150,6 +150,14 @@ def test_maps_of_a_model_without_exits():
     model = dynavit.create_model("vit_micro", num_classes=3, img_size=32).eval()
     (found,) = exit_maps(model, torch.rand(1, 3, 32, 32))
     assert found["grid"] == [16, 16] and np.sum(found["attention"]) == pytest.approx(1) and found["change"] is None
+
+
+def test_a_model_without_attention_has_no_maps(run):
+    """The page hides them, and nobody gets a 500 for asking."""
+    model = open_served(run)
+    assert explainer_of(model) is not None and not [note for note in model.notes if "attention" in note]
+    model.backend.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    assert explainer_of(model) is None and "the model has no attention" in model.notes[-1]
 
 
 def test_check_prints_the_limits(run, capsys):

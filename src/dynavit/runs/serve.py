@@ -18,6 +18,7 @@ from .subject import Subject, Which
 if TYPE_CHECKING:
     from ..deploy.serve.model import ServedModel
     from ..deploy.serve.server import Parser
+    from ..deploy.serve.service import Explainer
 
 SAMPLES = 8
 
@@ -76,8 +77,20 @@ def service_app(
     pictures, note = samples_of(subject, samples)
     if note is not None:
         model.notes.append(note)
-    explainer = None if is_bundle(subject.run) else partial(explain, model)
+    explainer = None if is_bundle(subject.run) else explainer_of(model)
     return create_app(model, settings, limits, explainer=explainer, samples=pictures)
+
+
+def explainer_of(model: "ServedModel") -> "Explainer | None":
+    """The maps of a run's model, tried once; None, and a note about it, where it has none, such as a ResNet."""
+    import numpy as np
+
+    try:
+        explain(model, np.zeros(model.entry_size, np.uint8), len(model.exits))
+    except (ValueError, LookupError) as error:
+        model.notes.append(f"there are no attention maps: {str(error).partition('. ')[0]}")
+        return None
+    return partial(explain, model)
 
 
 def explain(model: "ServedModel", entry: Any, exit: int) -> dict[str, Any]:
