@@ -106,6 +106,14 @@ def moved(entries, drawn):
     return [{**entry, "image_id": place} for place, image in enumerate(drawn, 1) for entry in entries[image]]
 
 
+def by_heart(run: Path) -> dict:
+    """AP on the pictures it was trained on, and how far padding moves scores of one (`dynavit analyze RUN --split train`)."""
+    found = {name: value for name, value in (read(run / "eval" / "train.json") or {}).items() if name in KINDS}
+    for drift in (read(run / "analysis" / "padding.json") or {"runs": []})["runs"]:
+        found["largest_change_of_a_score"] = {mode: max(values["largest"]) for mode, values in drift["modes"].items()}
+    return found
+
+
 def collect(runs: Path) -> dict:
     plain, sizes = grid(runs / "plain"), grid(runs / "sizes")
     pairs = [("plain", "dtn", "ln")]
@@ -120,10 +128,7 @@ def collect(runs: Path) -> dict:
             row = {"arm": arm, "ours": ours, "theirs": theirs, "box_ap": difference(rows[ours], rows[theirs])}
             row["over_pictures_seed0"] = over_pictures(runs / arm / f"{ours}-seed0", runs / arm / f"{theirs}-seed0")
             differences.append(row)
-    heart = {
-        run.name: {k: v for k, v in (read(run / "eval/train.json") or {}).items() if k in KINDS}
-        for run in finished(runs / "overfit")
-    }
+    heart = {run.name: by_heart(run) for run in finished(runs / "overfit")}
     recipe = read(runs / "maskrcnn_shapes/eval/test.json") if (runs / "maskrcnn_shapes/finished.json").is_file() else None
     return {
         "machine": describe_machine(),
