@@ -3,8 +3,8 @@
 python benchmarks/dino_summary.py $RUNS/dino/*-seed? --out benchmarks/results/DATE-dino-tier-HARDWARE.json \\
     --figure docs/results/self_supervision.png
 
-A run is named ARM-seedS, has ended, and was judged by `dynavit eval RUN --protocol knn,linear_cached`. Differences are to the arm
-`ln-late`, paired by seed.
+A run is named ARM-seedS, has ended, and was judged by `dynavit eval RUN --protocol knn,linear_cached`. Differences are to
+the arm `ln-late`, paired by seed.
 """
 
 import argparse
