@@ -218,6 +218,29 @@ def test_the_start():
     assert model.head.weight.std().item() == pytest.approx(512**-0.5, rel=0.05) and not model.head.bias.any()
 
 
+def test_only_full_attention_drops_its_weights():
+    """As in the arena; the others drop what they give. `drop_rate` reaches all of them."""
+    for attention in (*ATTENTIONS, "reformer_arena"):
+        attn = tiny(attention=attention, drop_rate=0.3).blocks[0].attn
+        assert attn.proj_drop.p == 0.3 and getattr(attn, "attn_drop", 0.0) == (0.3 if attention == "full" else 0.0)
+        model, tokens = tiny(attention=attention, drop_rate=0.3).train(), ids(2, 30)
+        assert not torch.equal(model(tokens), model(tokens))
+        assert torch.equal(model.eval()(tokens), model(tokens))
+
+
+def test_recalibrated_batch_norms_count_real_tokens_only():
+    """Before an evaluation their memory becomes the moments over the real tokens of all rows, however long each is."""
+    model, seen = tiny("bn"), []
+    batches = [(ids(3, 40, seed=s), prefix_mask(lengths, 40)) for s, lengths in ((1, [40, 13, 4]), (2, [9, 25, 40]))]
+    model.blocks[0].norm1.register_forward_pre_hook(lambda _, given: seen.append(given[0][given[2]]))
+    dynavit.recalibrate(model, batches, call=lambda model, batch: model(*batch))
+    real = torch.cat(seen)
+    assert len(real) == 3 + 57 + 3 + 74  # with the class tokens
+    norm = model.blocks[0].norm1
+    torch.testing.assert_close(norm.running_mean, real.mean(0))
+    torch.testing.assert_close(norm.running_var, real.var(0))  # unbiased, as torch keeps it
+
+
 def test_positions_are_sinusoids_from_the_class_token_on():
     positions = tiny().positions[0]
     assert positions.shape == (41, 32)
