@@ -1,6 +1,7 @@
-"""Runs that were made to choose options -> one JSON file: options, steps, losses, validation accuracy. No test results.
+"""Runs -> one JSON file: options, steps, losses, validation accuracy. Runs that are to choose options show no test results.
 
 python benchmarks/tuning.py runs/tune --out FILE
+python benchmarks/tuning.py runs/e1 --test --out FILE          runs that were planned as a result
 """
 
 import argparse
@@ -9,15 +10,17 @@ from pathlib import Path
 
 import yaml
 
+from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
 
 OPTIONS = ("model", "model_options", "norm", "epochs", "batch_size", "lr", "seed", "optim", "augment", "ema")
 
 
-def row(run):
+def row(run, with_test):
     config = yaml.safe_load((run / "config.yaml").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     logged = [line for line in lines if line["kind"] == "train"]
+    test = json.loads((run / "eval" / "test.json").read_text()) if with_test else {}
     return {
         "options": {name: config[name] for name in OPTIONS},
         "steps": max((line["step"] for line in lines), default=0),
@@ -26,20 +29,29 @@ def row(run):
         "validation": [
             {key: line[key] for key in ("epoch", "weights", "top1", "loss")} for line in lines if line["kind"] == "eval"
         ],
+        **({"test": {key: test[key] for key in ("weights", "top1", "top5", "ece", "samples")}} if test else {}),
     }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path)
+    parser.add_argument("--test", action="store_true", help="with results on test")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    rows = {run.parent.name: row(run.parent) for run in sorted(options.directory.glob("*/metrics.jsonl"))}
+    rows = {run.parent.name: row(run.parent, options.test) for run in sorted(options.directory.glob("*/metrics.jsonl"))}
     for name, found in rows.items():
         last = found["validation"][-1] if found["validation"] else {"epoch": 0.0, "top1": float("nan")}
         print(f"{name:12} {found['steps']:6} steps, validation {last['top1']:.2%} after {last['epoch']:.2f} epochs")
     if options.out is not None:
-        write_json(options.out, {"command": "python benchmarks/tuning.py runs/tune", "rows": rows})
+        write_json(
+            options.out,
+            {
+                "command": f"python benchmarks/tuning.py runs/tune{' --test' * options.test}",
+                "machine": describe_machine(),
+                "rows": rows,
+            },
+        )
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ NOT_RUN = {
     "docs/norms/dtn.md": ["needs a GPU"],
     "docs/page.md": ["it listens until it is stopped"],
     "docs/results/inside.md": ["needs CIFAR-10 and hours"],
+    "docs/results/norms.md": ["needs CIFAR-10 and hours"],
     "docs/robustness.md": ["pip", "needs the ImageNet variants"],
     "docs/serve.md": ["pip", "needs a running server", "needs a running server", "needs Ray"],
     "docs/scale.md": ["needs 8 GPUs and ImageNet", "needs 4 nodes and ImageNet", "needs photographs"],
