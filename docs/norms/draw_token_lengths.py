@@ -29,7 +29,7 @@ def main() -> None:
             with torch.no_grad():
                 shown.append(lengths(dynavit.create_norm(name, CHANNELS, heads=4)(tokens[None], grid=GRID)[0]))
         for axis, title, picture in zip(line, titles, shown, strict=True):
-            axis.imshow(picture, vmin=0, cmap="viridis")
+            axis.imshow(picture.numpy(), vmin=0, cmap="viridis")
             axis.set_axis_off()
             if digit == DIGITS[0]:
                 axis.set_title(title, fontsize=12)
