@@ -119,7 +119,7 @@ def test_the_notebook_runs_and_shows_what_is_stored():
     assert len(found["history"]) == 41, "λ of each step"
     for _, layer in found["dtn_layers"](found["dtn"]):
         weights = layer.positional_weights(found["GRID"], found["TOKEN"])
-        torch.testing.assert_close(weights.sum((-2, -1)), torch.ones(4))
+        torch.testing.assert_close(weights.sum((-2, -1)), torch.ones(4, dtype=torch.float64))
     assert found["means"]["dtn"] > 2 * found["means"]["ln"], "lengths of tokens differ more after DTN"
 
 
