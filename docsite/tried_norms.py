@@ -47,7 +47,7 @@ def padding() -> Tensor:
 
 
 def run(norm: dynavit.Norm, x: Tensor, call: Callable[..., Tensor] | None = None, mask: Tensor | None = None) -> Found:
-    """Output, gradients of input and parameters, and what the layer remembers after one step."""
+    """Output, gradients of input and parameters, and the state after one step, as a checkpoint would hold it."""
     x = x.clone().requires_grad_()
     norm.zero_grad()
     call = norm if call is None else call  # not `or`: a compiled module asks for its length
@@ -55,7 +55,7 @@ def run(norm: dynavit.Norm, x: Tensor, call: Callable[..., Tensor] | None = None
     y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(3)).to(y.dtype))
     assert x.grad is not None
     gradients = {key: value.grad for key, value in norm.named_parameters() if value.grad is not None}
-    return y.detach(), x.grad, gradients, dict(norm.named_buffers())
+    return y.detach(), x.grad, gradients, norm.state_dict()
 
 
 def same(found: object, expected: object) -> None:
