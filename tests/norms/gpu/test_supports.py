@@ -69,7 +69,7 @@ def test_a_gpu_without_tf32(pretended_gpu, monkeypatch):
     [
         (False, None, True, "torch finds no CUDA GPU"),
         (True, "6.4", True, "NVIDIA GPUs only"),
-        (True, None, False, "the extra dynavit\\[gpu\\] brings it"),
+        (True, None, False, "the extra \\[gpu\\]: pip install 'dynavit\\[gpu\\]'"),
         (True, None, True, "^$"),
     ],
 )
