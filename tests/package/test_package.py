@@ -105,7 +105,7 @@ def test_the_command_works_in_an_empty_environment(installed, tmp_path):
     words = ["--norm", "dtn", "--epochs", "0.05", "--model_options.depth", "1", "--out", "run"]
     call(dynavit, "train", *words, cwd=tmp_path, DYNAVIT_CACHE=str(tmp_path / "cache"))
     assert list((tmp_path / "cache").rglob("*.so")), "the C kernel was built from the installed sources"
-    assert json.loads((tmp_path / "run" / "env.json").read_text())["packages"]["dynavit"] == VERSION
+    assert json.loads((tmp_path / "run" / "env.json").read_text())["dynavit"] == VERSION
 
 
 def test_neither_compiler_nor_display_is_needed(installed, tmp_path):
