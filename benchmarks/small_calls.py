@@ -1,6 +1,6 @@
 """One call on few tokens: CPU microseconds of a norm next to nn.LayerNorm, one thread.
 
-    python benchmarks/small_calls.py [--norms dtn,bn] [--out FILE]
+    python benchmarks/small_calls.py [--norms dtn,bn] [--quiet] [--out FILE]
 
 The arithmetic of 16 tokens of 48 channels takes a few microseconds; everything around it is measured. Minimum over
 rounds, interleaved, because other work on the machine only ever adds time.
@@ -28,6 +28,7 @@ def seconds(call):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--norms", default="dtn")
+    parser.add_argument("--quiet", action="store_true", help="nothing else runs on the machine: the file says so")
     parser.add_argument("--out")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -47,7 +48,12 @@ def main():
     for name, row in rows.items():
         print(f"{name:14} {row['forward_us']:6.1f} us forward  {row['training_us']:6.1f} us with backward")
     if options.out:
-        facts = {"command": "python benchmarks/small_calls.py", "shape": [1, TOKENS, DIM], "heads": HEADS, "quiet": False}
+        facts = {
+            "command": "python benchmarks/small_calls.py",
+            "shape": [1, TOKENS, DIM],
+            "heads": HEADS,
+            "quiet": options.quiet,
+        }
         write_json(options.out, facts | {"machine": describe_machine(), "rows": rows})
 
 

@@ -324,3 +324,28 @@ def test_calls_from_several_python_threads():
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(call, inputs))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize(("grid", "options"), SHAPES)
+def test_a_call_that_nobody_differentiates_gives_the_same_tokens(grid, options):
+    norm = layer(6, 2, **options)
+    x = tokens(2, norm.num_prefix_tokens + math.prod(grid), 6)
+    with torch.no_grad():
+        y = norm(x, grid=grid)
+    assert torch.equal(y, norm(x, grid=grid))
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, number: Tensor) -> Tensor:
+        return 2 * number
+
+
+@pytest.mark.parametrize("name", ["weight", "mean_logit", "position"])
+def test_a_parameter_that_is_computed_is_used(name):
+    """`torch.nn.utils.parametrize` takes a parameter out of the layer's own."""
+    norm, x = layer(6, 2), tokens(2, 20, 6)
+    torch.nn.utils.parametrize.register_parametrization(norm, name, Doubled())
+    plain = layer(6, 2)
+    with torch.no_grad():
+        getattr(plain, name).mul_(2)
+    assert torch.equal(norm(x, grid=(4, 5)), plain(x, grid=(4, 5)))

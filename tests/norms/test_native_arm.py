@@ -52,7 +52,7 @@ def test_outputs_and_gradients(programs, dtype):
         x = tokens(2, norm.num_prefix_tokens + math.prod(grid), dim, dtype=dtype)
         parameters, mixing = norm._as_they_are()
         layout = norm.layout(x.shape[1], grid)
-        call = kernel._call(layout, mixing, *x.shape, dtype, x.element_size())._obj
+        call = kernel.prepare(x, parameters, mixing, layout).call._obj
         arrays = [part.detach().contiguous() for part in (x, *parameters, cotangent(x))]
         given = bytes(call) + b"".join(part.numpy().tobytes() for part in arrays)
         answer = subprocess.run(programs[dtype], input=given, capture_output=True, check=True).stdout

@@ -23,10 +23,10 @@ def once_differentiable(why: str) -> Callable[[Backward], Backward]:
     def decorate(backward: Backward) -> Backward:
         @functools.wraps(backward)
         def wrapped(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+            if not torch.is_grad_enabled():  # create_graph=False
+                return backward(ctx, *grads)
             with torch.no_grad():
                 results = backward(ctx, *grads)
-            if not torch.is_grad_enabled():  # create_graph=False
-                return results
             # The gradients depend on everything that the backward pass read.
             inputs = (*grads, *ctx.saved_tensors)
             return _Refusing.apply(why, len(inputs), *inputs, *results)

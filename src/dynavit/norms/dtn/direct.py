@@ -5,7 +5,7 @@ torch.compile, no counter of operations, no transform) and the parameters have t
 they are. Everything else takes the way through `op.py`, with the same numbers.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from .arguments import as_arguments
 from .gpu import gate
 from .math import Layout, Operands
 from .native import build
-from .native.kernel import Mixing, Parameters, backward, forward, share_of, slope_of
+from .native.kernel import Arrays, Mixing, Parameters, Prepared, backward, forward, prepare, share_of, slope_of
 
 SECOND_DERIVATIVES = (
     "DTN's fast path has first derivatives only. For second derivatives (gradient penalties, Hessians) "
@@ -34,21 +34,14 @@ def can_be_direct(x: Tensor, parameters: Parameters) -> bool:
         return False
     if torch._C._len_torch_dispatch_stack() or needs_plain_operations() or not build.native_kernel_available():
         return False
-    weight, bias, mean, var, position = parameters
-    types = set()
-    for part in (mean, var, position):
-        if part is not None:
-            types.add(part.dtype)
-            if not _is_array(part):
-                return False
-    for part in (weight, bias):
-        if part is not None and not (part.dtype == x.dtype and _is_array(part)):
+    weight, bias, *mixture = parameters
+    for part in parameters:
+        if part is not None and (type(part) not in _PLAIN or not part.is_cpu or not part.is_contiguous()):
             return False
+    if any(part is not None and part.dtype != x.dtype for part in (weight, bias)):
+        return False
+    types = {part.dtype for part in mixture if part is not None}
     return len(types) < 2 and types <= _REALS
-
-
-def _is_array(parameter: Tensor) -> bool:
-    return type(parameter) in _PLAIN and parameter.is_cpu and parameter.is_contiguous()
 
 
 def normalise_directly(
@@ -60,38 +53,43 @@ def normalise_directly(
         extents: (b, 2) real rows and columns of each sample, see `top_left`; what stands in the padding is never read.
     """
     x = x.contiguous()
+    prepared = prepare(x, parameters, mixing, layout)
     if torch.is_grad_enabled():
-        return _Direct.apply(x, *parameters, (mixing, layout, extents))
-    return forward(x, parameters, mixing, layout, extents)[0]
+        return _Direct.apply(x, *parameters, _How(prepared, extents, mixing, layout))
+    return forward(x, parameters, prepared, extents, inference=True)[0]
+
+
+class _How(NamedTuple):
+    """What is no input of the gradient, so nobody can have changed it in between."""
+
+    prepared: Prepared
+    extents: Tensor | None
+    mixing: Mixing
+    layout: Layout
 
 
 class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
         *parameters, how = arguments
-        y, moments = forward(x, Parameters(*parameters), *how)
+        y, moments = forward(x, parameters, how.prepared, how.extents)
         ctx.save_for_backward(x, *parameters, moments)
-        ctx.how = how  # extents are no input, so nobody can have changed them
+        ctx.how = how
         return y
 
     @staticmethod
     @once_differentiable(SECOND_DERIVATIVES)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *parameters, moments = ctx.saved_tensors
-        run = _watched if is_batched(grad) else _gradients
-        return *run(grad, moments, x, Parameters(*parameters), *ctx.how), None
+        how = ctx.how
+        if is_batched(grad):
+            return *_watched(grad, moments, x, parameters, how), None
+        return *backward(grad.contiguous(), moments, x, parameters, how.prepared, how.extents), None
 
 
-def _gradients(
-    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, extents: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    return backward(grad.contiguous(), moments, x, parameters, mixing, layout, extents)
-
-
-def _watched(
-    grad: Tensor, moments: Tensor, x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, extents: Tensor | None
-) -> tuple[Tensor | None, ...]:
+def _watched(grad: Tensor, moments: Tensor, x: Tensor, parameters: Arrays, how: _How) -> tuple[Tensor | None, ...]:
     """The same through the dispatcher, which knows what to do with many cotangents at once (`is_grads_batched`)."""
+    _, extents, mixing, layout = how
     weight, bias, mean, var, position = parameters
     lam_mean = share_of(mean, mixing.mean_kind, mixing.fixed_mean, x, mixing.heads)
     lam_var = share_of(var, mixing.var_kind, mixing.fixed_var, x, mixing.heads)

@@ -190,17 +190,26 @@ class DynamicTokenNorm(LinearShares, Norm):
 
     def _as_they_are(self) -> tuple[Parameters, Mixing]:
         """The layer's own numbers for the C kernel, and how they are meant."""
-        mean, var = self.mean_logit, self.var_logit
-        mean_kind = var_kind = LOGIT
-        if mean is None:
-            mean, mean_kind = self.mean_share, FIXED if self.mean_share is None else SHARE
-        if var is None:
-            var, var_kind = self.var_share, FIXED if self.var_share is None else SHARE
-        for share in (self.mean_share, self.var_share):
-            if share is not None:
-                project_share(share, self.training)
+        mean, mean_kind = self._lambda("mean_logit", "mean_share")
+        var, var_kind = self._lambda("var_logit", "var_share")
         mixing = Mixing(self.heads, mean_kind, var_kind, self.fixed_mean_lambda or 0.0, self.fixed_var_lambda or 0.0)
-        return Parameters(self.weight, self.bias, mean, var, self.position), mixing
+        return Parameters(self._own("weight"), self._own("bias"), mean, var, self._own("position")), mixing
+
+    def _lambda(self, logit: str, share: str) -> tuple[Tensor | None, int]:
+        """What stands for one lambda in this layer, and how it is meant."""
+        number = self._own(logit)
+        if number is not None:
+            return number, LOGIT
+        number = self._own(share)
+        if number is None:
+            return None, FIXED
+        project_share(number, self.training)
+        return number, SHARE
+
+    def _own(self, name: str) -> Tensor | None:
+        """`getattr`, which takes ten times as long for a parameter. One that is computed (`parametrize`) is not in the dict."""
+        number = self._parameters.get(name)
+        return getattr(self, name) if number is None else number
 
     def mixing_weights(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """(h,), (h,): the weight of the intra-token mean and variance in `like`'s dtype."""

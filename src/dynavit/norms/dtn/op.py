@@ -103,7 +103,10 @@ torch.library.define(
 @torch.library.impl("dynavit::dtn", "CPU")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     operands, layout = from_arguments(arguments)
-    return kernel.forward(*_as_arrays(operands), layout, operands.extents)
+    x, parameters, mixing = _as_arrays(operands)
+    y, moments = kernel.forward(x, parameters, kernel.prepare(x, parameters, mixing, layout), operands.extents)
+    assert moments is not None
+    return y, moments
 
 
 @torch.library.impl("dynavit::dtn_backward", "CPU")
@@ -111,7 +114,8 @@ def _backward(grad: Tensor, moments: Tensor, *arguments: Any) -> tuple[Tensor, .
     operands, layout = from_arguments(arguments)
     x, parameters, mixing = _as_arrays(operands)
     grad = grad.to(x.dtype).contiguous()
-    grads = kernel.backward(grad, moments, x, parameters, mixing, layout, operands.extents)
+    prepared = kernel.prepare(x, parameters, mixing, layout)
+    grads = kernel.backward(grad, moments, x, parameters, prepared, operands.extents)
     made = (x.new_zeros(x.shape[-1]) if part is None else part for part in grads)
     types = ((x if like is None else like).dtype for like in operands)
     return tuple(part.to(dtype) for part, dtype in zip(made, types, strict=False))

@@ -27,19 +27,23 @@ static Input input_of(const Call *c, int64_t threads, const REAL *x, const REAL 
                    extents};
 }
 
-/* moments (samples, tokens, 2) and y are written. */
+/* y is written, and moments (samples, tokens, 2) where somebody wants them: else NULL. */
 int ENTRY(dtn_forward)(const Call *call, int64_t threads, const REAL *x, const REAL *weight,
                        const REAL *bias, const void *mean, const void *var, const void *position,
                        const int64_t *extents, double *moments, REAL *y) {
     Mixture mixture;
     Job job = {0};
-    int done = mixture_make(&mixture, call->heads);
+    long tokens = call->samples * (call->prefix + call->rows * call->cols);
+    double *own = moments ? NULL : malloc(2 * tokens * sizeof(double));
+    if (!moments) moments = own;
+    int done = mixture_make(&mixture, call->heads) && moments;
     if (done) {
         read_mixture(call, mean, var, position, &mixture);
         Input in = input_of(call, threads, x, weight, bias, &mixture, extents);
         done = job_begin(&job, &in, moments, 0) && forward(&job, y);
         job_end(&job);
     }
+    free(own);
     mixture_free(&mixture);
     return !done;
 }

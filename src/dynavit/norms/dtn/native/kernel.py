@@ -6,6 +6,7 @@ microseconds of arithmetic, so nothing tensor-like is made here but the results.
 
 import ctypes
 import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,9 @@ class Parameters(NamedTuple):
     mean: Tensor | None  # (h) what stands for lambda; None: fixed
     var: Tensor | None
     position: Tensor | None  # (h, 2 or 3); None: zeros
+
+
+Arrays = Sequence[Tensor | None]  # `Parameters`, or the same in that order
 
 
 class Mixing(NamedTuple):
@@ -64,18 +68,56 @@ class _Call(ctypes.Structure):
     )
 
 
+class Prepared(NamedTuple):
+    """A call of given sizes and options: what can be made once and used for every call like it, and for its gradient."""
+
+    call: object  # a pointer to a `_Call`, which no call changes
+    forward: Callable[..., int]
+    backward: Callable[..., int]
+
+
+def prepare(x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout) -> Prepared:
+    """For tokens x (b, prefix + t, c), contiguous."""
+    _, _, mean, var, position = parameters
+    numbers = mean if mean is not None else var if var is not None else position
+    dtype, shape = x.dtype, x.shape
+    return _prepared(load_kernel(), layout, mixing, shape, dtype, (dtype if numbers is None else numbers.dtype).itemsize)
+
+
+@functools.lru_cache(1024)
+def _prepared(
+    library: ctypes.CDLL | None, layout: Layout, mixing: Mixing, shape: torch.Size, dtype: torch.dtype, parameter_bytes: int
+) -> Prepared:
+    assert library is not None, "this is only called where the C kernel was built"
+    rows, cols = _rows_and_cols(layout)
+    samples, _, channels = shape
+    radius = -1 if layout.radius is None else layout.radius
+    sizes = (samples, layout.prefix, rows, cols, channels, mixing.heads, layout.pool)
+    options = (radius, layout.ddof, 1 + len(layout.grid), parameter_bytes, *mixing[1:], layout.eps, kernel_cut(dtype))
+    functions = [getattr(library, f"dtn_{entry}_{_SUFFIX[dtype]}") for entry in ("forward", "backward")]
+    for function, pointers in zip(functions, (9, 15), strict=True):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * pointers]
+    return Prepared(ctypes.byref(_Call(*sizes, *options)), *functions)
+
+
 def forward(
-    x: Tensor, parameters: Parameters, mixing: Mixing, layout: Layout, extents: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+    x: Tensor,
+    parameters: Arrays,
+    prepared: Prepared,
+    extents: Tensor | None = None,
+    *,
+    inference: bool = False,
+) -> tuple[Tensor, Tensor | None]:
     """y like x, and the intra-token mean and variance of each token (b, prefix + t, 2) in float64, for `backward`.
 
     Args:
         x: (b, prefix + t, c), contiguous.
         extents: (b, 2) real rows and columns of each sample, int64; the rest is padding, where y is 0.
+        inference: nobody will differentiate: the second result is None.
     """
     y = torch.empty_like(x)
-    moments = torch.empty((*x.shape[:2], 2), dtype=torch.float64)
-    _run("dtn_forward", x, parameters, mixing, layout, extents, moments, y)
+    moments = None if inference else torch.empty((*x.shape[:2], 2), dtype=torch.float64)
+    _run(prepared.forward, prepared.call, x, (x, *parameters, extents, moments, y))
     return y, moments
 
 
@@ -83,9 +125,8 @@ def backward(
     grad: Tensor,
     moments: Tensor,
     x: Tensor,
-    parameters: Parameters,
-    mixing: Mixing,
-    layout: Layout,
+    parameters: Arrays,
+    prepared: Prepared,
     extents: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of x and of each of the parameters that is not None, like them."""
@@ -93,8 +134,15 @@ def backward(
     grads = [None if part is None else torch.empty_like(part) for part in (x, *parameters)]
     if x.numel() == 0:
         return tuple(None if part is None else part.zero_() for part in grads)
-    _run("dtn_backward", x, parameters, mixing, layout, extents, moments, grad, *grads)
+    _run(prepared.backward, prepared.call, x, (x, *parameters, extents, moments, grad, *grads))
     return tuple(grads)
+
+
+def _run(function: Callable[..., int], call: object, x: Tensor, arrays: tuple[Tensor | None, ...]) -> None:
+    if x.numel() == 0:
+        return
+    if function(call, torch.get_num_threads(), *[None if part is None else part.data_ptr() for part in arrays]):
+        raise MemoryError(f"DTN's C kernel found no memory for its work on tokens of shape {tuple(x.shape)}")
 
 
 def has_native_form(layout: Layout) -> bool:
@@ -117,43 +165,3 @@ def extents_of(mask: Tensor, layout: Layout) -> Tensor | None:
 def _rows_and_cols(layout: Layout) -> tuple[int, int]:
     """Sequences run along the rows."""
     return (layout.grid[0], layout.grid[1]) if len(layout.grid) == 2 else (layout.grid[0], 1)
-
-
-def _run(
-    entry: str,
-    x: Tensor,
-    parameters: Parameters,
-    mixing: Mixing,
-    layout: Layout,
-    extents: Tensor | None,
-    *arrays: Tensor | None,
-) -> None:
-    if x.numel() == 0:
-        return
-    numbers = next((part for part in parameters[2:] if part is not None), x)
-    call = _call(layout, mixing, *x.shape, x.dtype, numbers.element_size())
-    pointers = [None if part is None else part.data_ptr() for part in (x, *parameters, extents, *arrays)]
-    if _function(entry, x.dtype)(call, torch.get_num_threads(), *pointers):
-        raise MemoryError(f"DTN's C kernel found no memory for its work on tokens of shape {tuple(x.shape)}")
-
-
-@functools.lru_cache(1024)
-def _call(
-    layout: Layout, mixing: Mixing, samples: int, tokens: int, channels: int, dtype: torch.dtype, parameter_bytes: int
-) -> object:
-    """A pointer to sizes and options, which no call changes."""
-    rows, cols = _rows_and_cols(layout)
-    radius = -1 if layout.radius is None else layout.radius
-    sizes = (samples, layout.prefix, rows, cols, channels, mixing.heads, layout.pool)
-    options = (radius, layout.ddof, 1 + len(layout.grid), parameter_bytes, *mixing[1:], layout.eps, kernel_cut(dtype))
-    return ctypes.byref(_Call(*sizes, *options))
-
-
-def _function(entry: str, dtype: torch.dtype) -> "ctypes._NamedFuncPointer":
-    library = load_kernel()
-    assert library is not None, "this is only called where the C kernel was built"
-    function = getattr(library, f"{entry}_{_SUFFIX[dtype]}")
-    if function.argtypes is None:
-        pointers = 9 if entry == "dtn_forward" else 15
-        function.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * pointers]
-    return function
