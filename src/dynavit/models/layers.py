@@ -108,18 +108,18 @@ def check_norm(name: str, sites: str = "both") -> None:
         raise nearest_match_error("norm site", sites, NORM_SITES)
 
 
-def init_linears(model: nn.Module) -> None:
-    """Initialise linears: truncated normal 0.02, zero bias. Norms have initialised themselves; convolutions keep torch's init,
+def init_linears(model: nn.Module, std: float = 0.02) -> None:
+    """Initialise linears: truncated normal, zero bias. Norms have initialised themselves; convolutions keep torch's init,
     as in timm and in the release.
     """
     for child in model.children():
         if isinstance(child, Norm):
             continue
         if isinstance(child, nn.Linear):
-            nn.init.trunc_normal_(child.weight, std=0.02)
+            nn.init.trunc_normal_(child.weight, std=std)
             if child.bias is not None:
                 nn.init.zeros_(child.bias)
-        init_linears(child)
+        init_linears(child, std)
 
 
 def overwrite_position_as_released(model: nn.Module) -> None:

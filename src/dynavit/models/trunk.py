@@ -34,6 +34,7 @@ class Trunk(ImageClassifier):
     cls_token: nn.Parameter | None
     blocks: nn.Sequential
     norm: nn.Module
+    init_std: float = 0.02  # of linears
 
     def embed(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Tokens with their positions, (b, [1 +] rows * cols, c), and their grid."""
@@ -109,7 +110,7 @@ class Trunk(ImageClassifier):
 
     def reset_parameters(self) -> None:
         """Initialise what belongs to the model itself; norms have initialised themselves."""
-        init_linears(self)
+        init_linears(self, self.init_std)
         for bare in (self.pos_embed, self.cls_token):
             if isinstance(bare, nn.Parameter):  # positions may be fixed
                 nn.init.trunc_normal_(bare, std=0.02)

@@ -57,6 +57,9 @@ class VisionTransformer(Trunk):
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block.
         released_init: overwrite the start of DTN's `position` as the released models do, by mistake.
+        init_std: deviation of the linears' weights at the start. ViT's 0.02 is meant for hundreds of channels; with a few dozen, a
+            block then adds so little that random features are much the same for all images, and training without labels,
+            which has nothing else to begin with, collapses. Take 0.08 there.
     """
 
     def __init__(
@@ -81,8 +84,12 @@ class VisionTransformer(Trunk):
         stem: Sequence[Split] | None = None,
         stem_width: int = 64,
         stem_norm: str | None = None,
+        init_std: float = 0.02,
     ) -> None:
         super().__init__()
+        if not 0 < init_std < 10:
+            raise ValueError(f"VisionTransformer: init_std is a deviation of weights, above 0, such as 0.02; got {init_std}")
+        self.init_std = init_std
         class_token = class_token or "none"
         check_norm(norm, norm_sites)
         if class_token not in ("late", "start", "none"):
