@@ -57,9 +57,9 @@ class VisionTransformer(Trunk):
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block.
         released_init: overwrite the start of DTN's `position` as the released models do, by mistake.
-        init_std: deviation of the linears' weights at the start. ViT's 0.02 is meant for hundreds of channels; with a few dozen, a
-            block then adds so little that random features are much the same for all images, and training without labels,
-            which has nothing else to begin with, collapses. Take 0.08 there.
+        init_std: deviation of the linears' weights at the start. 0.02 is meant for hundreds of channels. With a few dozen a
+            block then adds little, random features are much the same for all images, and training without labels, which
+            begins with nothing else, collapses; 0.08 helps there.
     """
 
     def __init__(
