@@ -15,6 +15,7 @@ JSON has lists where tuples are meant, and knows no NaN: numbers are finite.
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -136,11 +137,17 @@ def _misfits_of_fields(kind: Any, value: Any, where: str, required: frozenset[st
     if not isinstance(value, Mapping):
         yield _said(where, "names and values", value)
         return
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     for name in sorted(required - value.keys()):
         yield ValueError(f"{_below(where, name)} is missing")
     for name in hints.keys() & value.keys():
         yield from misfits(hints[name], value[name], _below(where, name))
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Those of a class do not change, and to find them takes longer than all the rest: every request has a budget to check."""
+    return get_type_hints(kind, include_extras=True)
 
 
 def _misfits_of_object(kind: Any, value: Any, where: str) -> Iterator[ValueError]:
