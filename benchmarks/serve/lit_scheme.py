@@ -16,7 +16,7 @@ import sys
 
 import litserve
 from PIL import Image
-from schemes import random_t2t, sleeping
+from schemes import in_one_call, random_t2t, sleeping
 
 
 class EarlyExit(litserve.LitAPI):
@@ -40,18 +40,7 @@ class EarlyExit(litserve.LitAPI):
         return output
 
     def predict(self, inputs):
-        inputs = inputs if isinstance(inputs, list) else [inputs]
-        caps, company = [cap for _, cap in inputs], [[] for _ in inputs]
-        state, inside, exit = self.served.begin([entry for entry, _ in inputs]), list(range(len(inputs))), 0
-        while inside:
-            exit += 1
-            _, state = self.served.step(state)
-            for at in inside:
-                company[at].append(len(inside))
-            rows = [row for row, at in enumerate(inside) if caps[at] > exit]
-            inside = [inside[row] for row in rows]
-            state = state[rows] if inside else None
-        return company
+        return in_one_call(self.served, inputs if isinstance(inputs, list) else [inputs])
 
     def encode_response(self, output):
         return {"results": [{"exit": len(output), "cost": {"batch": output}}]}

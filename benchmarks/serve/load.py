@@ -1,16 +1,18 @@
-"""Load on the whole service over HTTP: what early exit and regrouping gain, and the acceptance table A1 to A9.
+"""Load on the whole service over HTTP: what early exit and regrouping gain, and the acceptance table A1 to A10 and A13.
 
     python benchmarks/serve/load.py --out FILE          everything; hours with the defaults, and the machine for itself
-    python benchmarks/serve/load.py --seconds 4 --repeats 1 --overload-seconds 30 --out FILE        every row once, ten minutes
+    python benchmarks/serve/load.py --seconds 5 --repeats 2 --overload-seconds 60 --soak 120 --out FILE        20 minutes
+    python benchmarks/serve/load.py ... --out FILE --resume         goes on where Ctrl-C stopped it, or adds what is not there
     python benchmarks/serve/load.py --only A2,A5 --models accelerator --mixes 60/25/15 --seconds 4 --repeats 1     a short look
     python benchmarks/serve/load.py --table FILE        a stored result as a table for docs/serve_scheduler.md
 
-Four ways to schedule (`schemes.py`) stand behind the same service, each in a process of its own, and take turns; LitServe
-(`lit_scheme.py`), if it is installed, is a fifth. The exit mix is exact: nobody is sure, and each request has a seeded
-`max_exit`. Images per second are those of a closed loop with many requests under way; latencies are those of an open loop with
-Poisson arrivals, from the intended time of sending (`generator.py`). Beside them stands what the simulator predicts from the
-costs that the server measured. Ratios have 95 % bootstrap intervals over the repeats. A model that sleeps instead of computing
-stands in for an accelerator, and is named so.
+Four ways to schedule (`schemes.py`) stand behind the same service, each in a process of its own, and take turns. LitServe
+(`lit_scheme.py`) and Ray Serve (`ray_scheme.py`) are a fifth and a sixth where --litserve and --ray name a Python that has
+them. The exit mix is exact: nobody is sure, and each request has a seeded `max_exit`. Images per second are those of a closed
+loop with many requests under way; latencies are those of an open loop with Poisson arrivals, from the intended time of sending
+(`generator.py`). Beside them stands what the simulator predicts for the same requests from the costs that the server measured,
+those at its start and those under this load (A5). Ratios have 95 % bootstrap intervals over the repeats. A model that sleeps
+instead of computing stands in for an accelerator, and is named so. A10 is `soak.py`, A13 `page_speed.py`.
 """
 
 import argparse
@@ -30,31 +32,35 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
-from generator import Client, Request, closed_loop, open_loop, percentile, requests
+from generator import Client, Request, closed_loop, open_loop, percentile, requests, steady_rate, undisturbed
 from PIL import Image
-from simulate import MIXES, Scheduler, Shrinking, arrivals, make, simulate, whole_cascade
+from simulate import MIXES, Scheduler, Shrinking, closed, make
+from soak import TOKEN, soak
 
 from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
 
 HERE = Path(__file__).parent
-AT_ONCE = {"accelerator": 192, "cpu": 48, "t2t12": 48}
+AT_ONCE = {"accelerator": 192, "cpu": 48, "t2t12": 24}  # three batches and more
+NAMES = {"B": "one at a time", "E": "LitServe", "F": "Ray Serve"}
+ELSEWHERE = {"E": "lit_scheme.py", "F": "ray_scheme.py"}
 LARGEST_LAG = 0.005  # seconds; p99 of the client's own
 MUST = {"A1": (4.0, 2.3, 1.5, 1.1), "A2": (1.35, 1.25, 1.1, 1.0), "A3": 1.15, "A4": 0.5, "A5": 0.15}
 GOAL = {"A1": (5.3, 2.8, 1.8, 1.2), "A2": (1.55, 1.4, 1.18, 1.04), "A3": 1.05, "A4": 0.3, "A5": 0.07}
 
 
 class Served:
-    """A server process."""
+    """A server process. `python` is another one than this, for schemes whose packages are installed elsewhere."""
 
-    def __init__(self, model, scheme, *words):
-        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        script = ["lit_scheme.py"] if scheme == "E" else ["schemes.py", "--scheme", scheme]
-        command = [sys.executable, str(HERE / script[0]), *script[1:], "--model", str(model), *words]
+    def __init__(self, model, scheme, *words, python=sys.executable):
+        environment = {"DYNAVIT_ADMIN_TOKEN": TOKEN, "OMP_NUM_THREADS": "1", **os.environ}
+        script = [ELSEWHERE[scheme]] if scheme in ELSEWHERE else ["schemes.py", "--scheme", scheme]
+        command = [python, str(HERE / script[0]), *script[1:], "--model", str(model), *words]
         self.scheme = scheme
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, start_new_session=True)
         line = self.process.stdout.readline()
@@ -68,6 +74,11 @@ class Served:
                     break
             time.sleep(0.1)
 
+    def lines_now(self):
+        """Its costs in ms as it has measured them under load."""
+        with urlopen(f"{self.address}/v1/info") as answer:
+            return [(exit["fixed_ms"], exit["per_image_ms"]) for exit in json.load(answer)["costs"]]
+
     def __enter__(self):
         return self
 
@@ -76,7 +87,7 @@ class Served:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(40)
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # LitServe's workers too
+            os.killpg(self.process.pid, signal.SIGKILL)  # the workers of others too
 
     def memory(self):
         """Resident bytes."""
@@ -105,7 +116,7 @@ def _encoded(image, kind):
 
 def client_of(served, model):
     encoded, kind = bodies(model)
-    if served.scheme != "E":
+    if served.scheme not in ELSEWHERE:
         return Client(served.address, encoded, kind)
     text = base64.b64encode(encoded[0]).decode()
     return Client(
@@ -115,50 +126,66 @@ def client_of(served, model):
 
 def work_for(served, mix, count, seed, extra=""):
     work = requests(MIXES[mix], count, seed, extra, images=4)
-    for request in work if served.scheme == "E" else ():
+    for request in work if served.scheme in ELSEWHERE else ():
         request.path, request.body = "/predict", request.cap - 1
     return work
 
 
 def saturated(served, model, mix, seconds, seed):
-    """Images per second with many requests under way, without the first fifth of the time."""
+    """Images per second with many requests under way, without the first fifth of the time; and as the simulator foretells."""
+    at_once = AT_ONCE.get(model, 64)
 
     async def run():
         client = client_of(served, model)
-        work = work_for(served, mix, 10**5, seed)
-        begun = await closed_loop(client, work, AT_ONCE.get(model, 64), seconds)
+        with undisturbed():
+            begun = await closed_loop(client, work, at_once, seconds)
         client.close()
         return begun
 
-    before = served.cpu()
+    before, work = served.cpu(), work_for(served, mix, 10**5, seed)
     begun = asyncio.run(run())
     answered = [request for request in begun if request.status == 200]
-    start = begun[0].meant + 0.2 * seconds
-    end = begun[0].meant + seconds
+    start, end = begun[0].meant + 0.2 * seconds, begun[0].meant + seconds
     inside = [request for request in answered if start <= request.done <= end]
-    if not inside:
+    rate = steady_rate([request.done for request in inside], start, end)
+    if math.isnan(rate):
         raise RuntimeError(
-            f"scheme {served.scheme} answered nothing within {seconds:g} s; a longer --seconds, a quieter machine"
+            f"scheme {served.scheme} answered at most one batch within {seconds:g} s; a longer --seconds, a quieter machine"
         )
     batches = [[] for _ in range(3)]
     for request in inside:
         for at, size in enumerate(request.answer["results"][0]["cost"]["batch"]):
             batches[at].append(size)
-    return {
-        "rate": len(inside) / (end - start),
+    found = {
+        "rate": rate,
         "failed": len(begun) - len(answered),
         "batch": [statistics.mean(sizes) if sizes else None for sizes in batches],
         "cpu_per_image": (served.cpu() - before) / max(len(answered), 1),
     }
+    if served.scheme in ELSEWHERE:
+        return found
+    caps, now = [request.cap for request in work], served.lines_now()
+    lines = {"lines_ms": now, "predicted": now, "predicted_from_start": served.lines}
+    for name in ("predicted", "predicted_from_start"):
+        lines[name] = predicted(lines[name], served.most, served.scheme, caps, at_once, seconds)
+    return found | lines
 
 
-def offered(served, model, mix, rate, seconds, seed, extra=""):
-    """The requests of an open loop."""
+def offered(served, model, mix, rate, seconds, seed, extra="", memory=None):
+    """The requests of an open loop. Bytes in use are noted in `memory` every second."""
+
+    async def watch():
+        while memory is not None:
+            memory.append(served.memory())
+            await asyncio.sleep(1)
 
     async def run():
         client = client_of(served, model)
         work = work_for(served, mix, max(int(rate * seconds), 20), seed, extra)
-        await open_loop(client, work, rate, seed)
+        with undisturbed():
+            watching = asyncio.ensure_future(watch())
+            await open_loop(client, work, rate, seed)
+            watching.cancel()
         client.close()
         return work
 
@@ -175,9 +202,12 @@ def latencies(work, cap=None):
     return {**found, "answered": len(good), "lag_p99_ms": 1e3 * lag, "void": lag > LARGEST_LAG}
 
 
-def predicted(lines, most, mix, kind=Scheduler):
-    """Images per second by the simulator, with these costs."""
-    return simulate(make(kind, lines, most), arrivals(MIXES[mix], 1e5, 3000, 0)).rate
+def predicted(lines, most, scheme, caps, at_once, seconds):
+    """Images per second of the same requests by the simulator, with these costs, told in the same way."""
+    kind = Scheduler if scheme == "D" else Shrinking
+    exits = [len(lines)] * len(caps) if scheme == "A" else caps
+    times = closed(make(kind, lines, most), exits, at_once, 1e3 * seconds)
+    return 1e3 * steady_rate(times, 200 * seconds, 1e3 * seconds)
 
 
 def interval(ratios, seed=0, draws=2000):
@@ -195,13 +225,28 @@ class Bench:
     """Options, and what was found so far."""
 
     def __init__(self, options):
-        self.options, self.rows, self.found = options, [], {}
-        self.words = ("--scale", str(options.scale))
+        self.options, self.rows, self.found, self.done, self.commands = options, [], {}, [], []
+        self.words, self.part = ("--scale", str(options.scale)), ""
+        if options.resume and options.out and Path(options.out).is_file():
+            stored = json.loads(Path(options.out).read_text())
+            self.done, self.found, self.commands = stored["done"], stored["details"], stored["commands"]
+            self.rows = [row for row in stored["table"] if row["part"] in self.done]
+
+    def run(self, part, work):
+        """A part of the whole, unless it was done before; kept at once."""
+        if part in self.done:
+            print(f"{part}: done before")
+            return
+        self.part = part
+        work()
+        self.done.append(part)
+        store(self)
 
     def row(self, name, what, value, must, goal, good=None, best=None, mix=None):
         """A line of the table. `good`, `best`: whether must and goal are reached."""
         self.rows.append(
             {
+                "part": self.part,
                 "number": name,
                 "measure": what,
                 "mix": mix,
@@ -227,36 +272,34 @@ class Bench:
 
     # ---- Throughput and latency of the schemes
 
-    def compare(self, model, schemes):
+    def start(self, stack, model, scheme):
+        python = {"E": self.options.litserve, "F": self.options.ray}.get(scheme, sys.executable)
+        return stack.enter_context(Served(model, scheme, *self.words, python=python))
+
+    def compare(self, model):
         """Rates of all schemes at all mixes in turn; then latencies at shares of C's rate. Rows A1 to A6 follow from it."""
-        options, rates, sims = self.options, {}, {}
+        options, rates = self.options, {}
+        schemes = [scheme for scheme in options.schemes if scheme != "A" or model != "accelerator"]
+        schemes += ["E"] * (options.litserve is not None) + ["F"] * (options.ray is not None)
         with ExitStack() as stack:
-            servers = {scheme: stack.enter_context(Served(model, scheme, *self.words)) for scheme in schemes}
+            servers = {scheme: self.start(stack, model, scheme) for scheme in schemes}
             for repeat in range(options.repeats):
                 for mix in options.mixes:
                     for scheme in _turned(schemes, repeat):
                         found = saturated(servers[scheme], model, mix, options.seconds, repeat)
                         rates.setdefault((mix, scheme), []).append(found)
-            for mix in options.mixes:
-                lines, most = servers["D"].lines, servers["D"].most
-                sims[mix] = {
-                    "A": whole_cascade(lines, most),
-                    "C": predicted(lines, most, mix, Shrinking),
-                    "D": predicted(lines, most, mix),
-                }
             self.found[model] = {
-                "lines_ms": servers["D"].lines,
+                "lines_at_start_ms": servers["D"].lines,
                 "rates": {f"{mix} {scheme}": each for (mix, scheme), each in rates.items()},
-                "predicted": sims,
                 "latency": {},
             }
-            self.ratios(model, rates, sims)
-            if self.wants("A3", "A4", "loads"):
+            self.ratios(model, rates)
+            if "C" in servers and (self.wants("loads") or (model != "t2t12" and self.wants("A3", "A4"))):
                 self.delays(model, servers, rates)
             if self.wants("A6") and model != "t2t12":
                 self.overload(model, servers["D"], rates)
 
-    def ratios(self, model, rates, sims):
+    def ratios(self, model, rates):
         for at, mix in enumerate(MIXES):
             if mix not in self.options.mixes:
                 continue
@@ -267,12 +310,12 @@ class Bench:
                     must, goal = MUST[name][at], GOAL[name][at]
                     good, best = value["ratio"] >= must, value["ratio"] >= goal
                     self.row(name, f"images/s, D / {over}, {model}", value, f">= {must}", f">= {goal}", good, best, mix)
-            if "E" in each:
-                value = interval([ours / theirs for ours, theirs in zip(each["D"], each["E"], strict=True)])
-                self.row("E", f"images/s, D / LitServe, {model}", value, "-", "-", mix=mix)
+            for scheme in each.keys() & NAMES.keys():
+                value = interval([ours / theirs for ours, theirs in zip(each["D"], each[scheme], strict=True)])
+                self.row(scheme, f"images/s, D / {NAMES[scheme]}, {model}", value, "-", "-", mix=mix)
             for scheme in ("A", "C", "D"):
                 if scheme in each and self.wants("A5"):
-                    off = statistics.median(each[scheme]) / sims[mix][scheme] - 1
+                    off = statistics.median(found["rate"] / found["predicted"] - 1 for found in rates[mix, scheme])
                     what = f"images/s, measured / simulated - 1, {model}, {scheme}"
                     self.row("A5", what, off, "±0.15", "±0.07", abs(off) <= MUST["A5"], abs(off) <= GOAL["A5"], mix)
 
@@ -314,17 +357,26 @@ class Bench:
         """Twice as much as it can: what is still answered, how late, how fast the rest is refused, and whether memory grows."""
         options, mix = self.options, "60/25/15" if "60/25/15" in self.options.mixes else self.options.mixes[0]
         rate = statistics.median(found["rate"] for found in rates[mix, "D"])
-        offered(served, model, mix, 2 * rate, min(options.seconds, 5), 1)  # the queue is full
-        before = served.memory()
-        work = offered(served, model, mix, 2 * rate, options.overload_seconds, 300)
-        growth = served.memory() / before - 1
-        good, refused = ([request for request in work if request.status == status] for status in (200, 503))
-        goodput = len(good) / (max(request.done for request in work) - work[0].meant) / rate
+        offered(served, model, mix, 2 * rate, min(options.seconds, 5), 1)  # everything has been used once
+        memory = []
+        work = offered(served, model, mix, 2 * rate, options.overload_seconds, 300, memory=memory)
+        full = work[len(work) // 10 :]  # the queue is full by then
+        memory = memory[len(memory) // 3 :]
+        growth = memory[-1] / memory[0] - 1
+        good, refused = ([request for request in full if request.status == status] for status in (200, 503))
+        answers = [request.done for request in work if request.status == 200]
+        goodput = steady_rate(answers, full[0].meant, work[-1].meant) / rate
         late = percentile([request.latency for request in good], 0.99) / (256 / rate)
         told = 1e3 * percentile([request.done - request.sent for request in refused], 0.99)
         statuses = Counter(str(request.status) for request in work)
-        others = len(work) - len(good) - len(refused)
-        self.found[f"overload {model}"] = {"mix": mix, "statuses": statuses, "goodput": goodput * rate, **latencies(work)}
+        others = len(full) - len(good) - len(refused)
+        self.found[f"overload {model}"] = {
+            "mix": mix,
+            "statuses": statuses,
+            "goodput": goodput * rate,
+            "memory": memory,
+            **latencies(work),
+        }
         self.row(
             "A6",
             f"overload 2.0, goodput / saturated, {model}",
@@ -347,7 +399,7 @@ class Bench:
             told <= 100,
             told <= 30,
         )
-        what = f"growth of memory in {options.overload_seconds:g} s, {model}"
+        what = f"growth of memory in the last {2 / 3 * options.overload_seconds:.0f} s, {model}"
         self.row("A6", what, growth, "<= 0.1", "<= 0.03", growth <= 0.1, growth <= 0.03)
 
     # ---- One client; answers; deadlines
@@ -451,6 +503,43 @@ class Bench:
             what = f"on time (+10 ms wire), {model}, {deadline:.0f} ms; {refused} of {len(work)} refused"
             self.row("A9", what, value, ">= 0.99", ">= 0.999", value >= 0.99, value >= 0.999)
 
+    # ---- Many minutes; the page
+
+    def soak(self):
+        """A10: see `soak.py`."""
+        model, mix = "accelerator", "60/25/15"
+        with Served(model, "D", *self.words) as served:
+            rate = saturated(served, model, mix, self.options.seconds, 0)["rate"]
+            white = _encoded(Image.new("L", (8, 8), 255), "PNG")
+            found = soak(served, MIXES[mix], 0.8 * rate, self.options.soak, bodies(model)[0], white)
+        self.found["soak"] = found
+        wrong = sum(found["wrong"].values())
+        bad = found["lost"] + found["doubled"] + found["hung"] + wrong + found["left_in_queue"] + abs(found["unaccounted"])
+        requests, growth = sum(found["requests"].values()), found["growth"]
+        what = f"lost, doubled, hung, wrong, left or unaccounted for in {self.options.soak:g} s, of {requests}"
+        self.row("A10", what, int(bad), "0", "0", bad == 0, bad == 0)
+        what = f"growth of memory in the last {2 / 3 * self.options.soak:.0f} s of it"
+        self.row("A10", what, growth, "-", "-")
+
+    def page(self, run):
+        """A13: see `page_speed.py`."""
+        import page_speed
+
+        if not page_speed.available():
+            print("A13 is left out: install chromium")
+            return
+        found, tests = page_speed.page(run), page_speed.browser_tests()
+        self.found["page"] = {**found, "tests": tests}
+        size, away = found["bytes"] / 1e3, len(found["elsewhere"])
+        redraw, shown = (percentile(found[name], 0.99) for name in ("laid_out_ms", "shown_ms"))
+        failed = sum(number for word, number in tests.items() if word != "passed")
+        self.row("A13", "kB of the page", size, "<= 150", "<= 80", size <= 150, size <= 80)
+        self.row("A13", f"requests to elsewhere, of {found['requests']}", away, "0", "0", away == 0, away == 0)
+        self.row("A13", "ms from the slider to the new layout, p99", redraw, "<= 100", "<= 16", redraw <= 100, redraw <= 16)
+        self.row("A13", "ms from the slider to the frame that shows it, p99", shown, "<= 100", "-", shown <= 100)
+        what = f"browser tests that did not pass, of {sum(tests.values())}"
+        self.row("A13", what, failed, "0", "0", failed == 0, failed == 0)
+
 
 def _turned(schemes, by):
     """Another one begins in every repeat."""
@@ -500,17 +589,20 @@ def _cell(value):
     return f"{value['ratio']:.3g}{spread}{void}"
 
 
-def minutes(options, wants, litserve):
-    """About how long it takes, without starting and training."""
-    seconds, mixes = options.seconds * options.repeats, len(options.mixes)
-    total = 0.0
+def minutes(options, wants):
+    """About how long it takes; beside every measurement there are two seconds until the last answer."""
+    each, mixes, total = (options.seconds + 2) * options.repeats, len(options.mixes), 0.0
+    others = (options.litserve is not None) + (options.ray is not None)
     for model in options.models:
-        schemes = (2 if model == "accelerator" else 3) + litserve
-        total += seconds * mixes * schemes * wants("A1", "A2", "A3", "A4", "A5", "A6", "loads")
-        total += seconds * mixes * 2 * len(options.loads) * wants("A3", "A4", "loads")
-        total += seconds * mixes * 2 * (model != "accelerator") * wants("A4")
-        total += (5 + options.overload_seconds) * (model != "t2t12") * wants("A6")
-    return (total + 4 * options.seconds * wants("A9") + 90) / 60
+        schemes = len(options.schemes) - (model == "accelerator" and "A" in options.schemes) + others
+        runs = schemes * wants("A1", "A2", "A3", "A4", "A5", "A6", "loads")
+        if wants("loads") or (model != "t2t12" and wants("A3", "A4")):
+            runs += 2 * len(options.loads) + 2 * (model != "accelerator") * wants("A4")
+        total += each * mixes * runs + 3 * schemes * (runs > 0)
+        total += (10 + options.overload_seconds) * (model != "t2t12") * wants("A6")
+    total += 4 * (options.seconds + 2) * wants("A9") + 60 * (options.run is None) * wants("A7", "A8", "A13")
+    total += (options.soak + options.seconds + 5) * wants("A10") + 10 * wants("A7") + 15 * wants("A8") + 60 * wants("A13")
+    return total / 60
 
 
 def digits_run(directory):
@@ -526,55 +618,64 @@ def digits_run(directory):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", type=lambda text: text.split(","), help="such as A2,A5; loads: latencies at every load")
+    words = "such as A2,A5; loads: latencies at every load, of dvt_t2t_vit_12 too"
+    parser.add_argument("--only", type=lambda text: text.split(","), help=words)
+    parser.add_argument("--schemes", default="ACD", help="C and D at least; B too is slow")
+    parser.add_argument("--litserve", metavar="PYTHON", help="that has litserve beside this package: scheme E")
+    parser.add_argument("--ray", metavar="PYTHON", help="that has ray[serve] beside this package: scheme F")
     parser.add_argument("--models", type=lambda text: text.split(","), default=["accelerator", "cpu", "t2t12"])
     parser.add_argument("--mixes", type=lambda text: text.split(","), default=list(MIXES))
     parser.add_argument("--loads", type=lambda text: [float(word) for word in text.split(",")], default=[0.8])
     parser.add_argument("--seconds", type=float, default=20.0, help="of each single measurement")
     parser.add_argument("--scale", type=float, default=20.0, help="times the costs of the sleeping accelerator")
     parser.add_argument("--overload-seconds", type=float, default=300.0)
+    parser.add_argument("--soak", type=float, default=1800.0, metavar="SECONDS", help="how long A10 takes")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--run", help="a calibrated run on digits, for A7 and A8; one is trained if not given")
+    parser.add_argument("--resume", action="store_true", help="leave out what stands in --out already")
+    parser.add_argument("--run", help="a calibrated run on digits, for A7, A8 and A13; one is trained if not given")
     parser.add_argument("--out")
     parser.add_argument("--table", type=Path, help="print a stored result as a table, and do nothing else")
     options = parser.parse_args()
     if options.table is not None:
         print(table(json.loads(options.table.read_text())["table"]))
         return
-    bench, litserve = Bench(options), find_spec("litserve") is not None
-    print(f"about {minutes(options, bench.wants, litserve):.0f} minutes")
-    if not litserve:
-        print("E (LitServe) is not installed and is left out")
+    bench = Bench(options)
+    bench.commands.append(" ".join(["python", "benchmarks/serve/load.py", *sys.argv[1:]]))
+    print(f"about {minutes(options, bench.wants):.0f} minutes", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        measure_all(bench, litserve)
+        measure_all(bench)
+    except KeyboardInterrupt:
+        print("stopped" + (f"; {options.out} has what was found, --resume goes on" if options.out else ""), file=sys.stderr)
+        sys.exit(130)
     finally:  # what was found stays, also where something went wrong later
         store(bench)
 
 
-def measure_all(bench, litserve):
-    for model in bench.options.models:
+def measure_all(bench):
+    options = bench.options
+    for model in options.models:
         if bench.wants("A1", "A2", "A3", "A4", "A5", "A6", "loads"):
-            bench.compare(model, ("CD" if model == "accelerator" else "ACD") + "E" * litserve)
-    with tempfile.TemporaryDirectory() as directory:
-        if bench.wants("A7", "A8"):
-            run = bench.options.run or digits_run(directory)
-            if bench.wants("A7"):
-                bench.overhead(run)
-            if bench.wants("A8"):
-                bench.parity(run)
+            bench.run(f"{'+'.join(options.only or ['A1-A6'])} {model}", partial(bench.compare, model))
     if bench.wants("A9"):
-        bench.deadlines()
+        bench.run("A9", bench.deadlines)
+    if bench.wants("A10"):
+        bench.run("A10", bench.soak)
+    alone = {"A7": bench.overhead, "A8": bench.parity, "A13": bench.page}
+    wanted = [name for name in alone if bench.wants(name) and name not in bench.done]
+    if wanted:
+        with tempfile.TemporaryDirectory() as directory:
+            run = options.run or digits_run(directory)
+            for name in wanted:
+                bench.run(name, partial(alone[name], run))
 
 
 def store(bench):
     options = bench.options
     if options.out and bench.rows:
-        settings = {
-            name: getattr(options, name)
-            for name in ("seconds", "overload_seconds", "scale", "repeats", "mixes", "loads", "models")
-        }
-        command = " ".join(["python", "benchmarks/serve/load.py", *sys.argv[1:]])
-        facts = {"command": command, "machine": describe_machine(), **settings}
+        names = ("seconds", "overload_seconds", "soak", "scale", "repeats", "mixes", "loads", "models", "schemes")
+        settings = {name: getattr(options, name) for name in names}
+        facts = {"commands": bench.commands, "machine": describe_machine(), **settings, "done": bench.done}
         write_json(options.out, _plain({**facts, "table": bench.rows, "details": bench.found}))
 
 

@@ -52,36 +52,59 @@ KINDS = {"A": Whole, "B": Shrinking, "C": Shrinking, "D": Scheduler}
 
 
 class Sleeping:
-    """Steps that take `fixed + each * batch` and compute nothing; nobody is ever sure, so the cap decides."""
+    """Steps that take `fixed + each * batch` and compute nothing; nobody is ever sure, so the cap decides.
+
+    A white image is poison: the step that holds it raises.
+    """
 
     def __init__(self, lines, classes=10):
         self.lines, self.classes = lines, classes
 
     def begin(self, images):
-        return Waiting(0, len(images))
+        return Waiting(0, images.reshape(len(images), -1).min(axis=1) >= 1 - 1e-6)
 
     def step(self, state):
         fixed, each = self.lines[state.exit]
         time.sleep((fixed + each * len(state)) / 1e3)
+        if state.poison.any():
+            raise RuntimeError("a white image")
         last = state.exit + 1 == len(self.lines)
-        return np.full((len(state), self.classes), 1 / self.classes), None if last else Waiting(state.exit + 1, len(state))
+        return np.full((len(state), self.classes), 1 / self.classes), None if last else Waiting(state.exit + 1, state.poison)
 
     def join(self, states):
-        return Waiting(states[0].exit, sum(map(len, states)))
+        return Waiting(states[0].exit, np.concatenate([state.poison for state in states]))
 
     def faults(self):
         return []
 
 
 class Waiting:
-    def __init__(self, exit, count):
-        self.exit, self.count = exit, count
+    def __init__(self, exit, poison):
+        self.exit, self.poison = exit, poison
 
     def __len__(self):
-        return self.count
+        return len(self.poison)
 
     def __getitem__(self, index):
-        return Waiting(self.exit, len(index))
+        return Waiting(self.exit, self.poison[list(index)])
+
+
+def in_one_call(served, inputs):
+    """Early exit inside of one call, as one writes it for a server that batches calls: the company of each image at its exits.
+
+    `inputs` are (prepared image, deepest exit).
+    """
+    caps, company = [cap for _, cap in inputs], [[] for _ in inputs]
+    state, inside, exit = served.begin([entry for entry, _ in inputs]), list(range(len(inputs))), 0
+    while inside:
+        exit += 1
+        _, state = served.step(state)
+        for at in inside:
+            company[at].append(len(inside))
+        rows = [row for row, at in enumerate(inside) if caps[at] > exit]
+        inside = [inside[row] for row in rows]
+        state = state[rows] if inside else None
+    return company
 
 
 def sleeping(name, scale):

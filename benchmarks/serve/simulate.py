@@ -1,6 +1,7 @@
 """The service's own scheduler under virtual time: what regrouping between exits is worth, before anything is served.
 
     python benchmarks/serve/simulate.py [--jobs 12000] [--seeds 1] [--out FILE]
+    python benchmarks/serve/simulate.py --overload [--out FILE]        what --hold costs when twice as much comes as can be done
 
 Poisson arrivals, one device, linear costs; each image's exit is drawn beforehand. One client, no deadlines, memory for all.
 Three ways: the whole cascade for every image; survivors run on in their own batch, which shrinks; the scheduler (`pressure`).
@@ -12,6 +13,7 @@ how many images have an answer in time if all have a deadline of 3 s_1(B), at 80
 import argparse
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dynavit.common.files import write_json
@@ -129,6 +131,68 @@ def with_deadlines(scheduler, jobs, patience):
             count(scheduler.done(now, ended, [float(own[job] == ended.exit) for job in ended.jobs]))
 
 
+def closed(scheduler, exits, at_once, end):
+    """Times (ms) of answers until `end` where so many images are always there; `exits` are where they leave, one by one."""
+    applied, coming, own, now, times = Applied((0.5,) * (scheduler.exits - 1), scheduler.exits), iter(exits), {}, 0.0, []
+    for _ in range(at_once):
+        own[scheduler.offer(now, "one", applied)] = next(coming)
+    while now <= end:
+        batch = scheduler.next_batch(now)
+        now += scheduler.costs(batch.exit, len(batch.jobs))
+        events = scheduler.done(now, batch, [float(own[job] == batch.exit) for job in batch.jobs])
+        for _ in [event for event in events if isinstance(event, Answered)]:
+            times.append(now)
+            own[scheduler.offer(now, "one", applied)] = next(coming)
+    return times
+
+
+def overloaded(scheduler, jobs):
+    """(rate, p99 in ms of images that were admitted) without the first tenth, where more come than a bounded queue takes."""
+    applied, own, now, came = Applied((0.5,) * (scheduler.exits - 1), scheduler.exits), {}, 0.0, 0
+    begin, answered, latency = jobs[-1][0] / 10, 0, []
+
+    def admit(until):
+        nonlocal came
+        while came < len(jobs) and jobs[came][0] <= until:
+            with suppress(Refused):
+                own[scheduler.offer(jobs[came][0], "one", applied)] = jobs[came]
+            came += 1
+
+    while came < len(jobs):
+        admit(now)
+        batch = scheduler.next_batch(now)
+        if batch is None:
+            now = jobs[came][0]
+            continue
+        now += scheduler.costs(batch.exit, len(batch.jobs))
+        admit(now)
+        for event in scheduler.done(now, batch, [float(own[job][1] == batch.exit) for job in batch.jobs]):
+            if isinstance(event, Answered) and now > begin:
+                answered += 1
+                latency += [now - own[event.job][0]] * (own[event.job][0] > begin)
+    return answered / (now - begin) * 1000, sorted(latency)[int(0.99 * len(latency))]
+
+
+def holding(costs, mix, hold, jobs, seed=0, queue=256):
+    """What it gains to let survivors gather while they are passed over `hold` times, and what it costs under twice the load."""
+    lines, most = COSTS[costs]
+    saturated = arrivals(MIXES[mix], SATURATED, jobs // 2, seed)
+    own = simulate(make(Shrinking, lines, most), saturated).rate
+    ours = simulate(make(Scheduler, lines, most, hold=hold), saturated).rate
+    rate, p99 = overloaded(
+        make(Scheduler, lines, most, hold=hold, max_queue=queue), arrivals(MIXES[mix], 2 * ours, jobs, seed + 1)
+    )
+    return {
+        "costs": costs,
+        "mix": mix,
+        "hold": hold,
+        "queue": queue,
+        "gain": ours / own,
+        "goodput": rate / ours,
+        "late": p99 * ours / (1000 * queue),
+    }
+
+
 def whole_cascade(lines, most):
     """Images per second if all exits are run on full batches."""
     return 1000 * most / sum(fixed + each * most for fixed, each in lines)
@@ -157,7 +221,12 @@ def main():
     parser.add_argument("--jobs", type=int, default=12000)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out")
+    parser.add_argument("--overload", action="store_true")
     options = parser.parse_args()
+    if options.overload:
+        rows = overload_table(options.jobs)
+        store(options, rows)
+        return
     rows = []
     print(
         f"{'costs':17} {'mix':9} seed  {'whole':>6} {'own':>6} {'ours':>6}  gain   p99 ms at {LOADS}: own / ours (mean ratio)"
@@ -178,10 +247,28 @@ def main():
                 cells.append(f"{1 - ends.get('expired', 0) / (sum(ends.values()) - ends.get('refused', 0)):.2%} on time")
                 rates = f"{row['whole']:6.1f} {row['own']:6.1f} {row['pressure']:6.1f}  {gain:+4.0%}"
                 print(f"{costs:17} {mix:9} {seed:4}  {rates}   " + "   ".join(cells), flush=True)
+    store(options, rows, loads=LOADS)
+
+
+def overload_table(jobs):
+    rows = []
+    print("costs             mix       queue hold   gain  images/s under 2.0 / saturated   p99 of admitted / full queue")
+    for costs in COSTS:
+        for mix in MIXES:
+            settings = [(1, 256), (2, 256), (4, 256), (8, 256)] + [(8, 1024)] * (costs != "cpu")
+            for hold, queue in settings:
+                row = holding(costs, mix, hold, jobs, queue=queue)
+                rows.append(row)
+                numbers = f"{row['gain']:6.2f} {row['goodput']:31.2f} {row['late']:30.2f}"
+                print(f"{costs:17} {mix:9} {queue:5} {hold:4} {numbers}", flush=True)
+    return rows
+
+
+def store(options, rows, **facts):
     if options.out:
         from dynavit.bench.machine import describe_machine
 
-        write_json(options.out, {"machine": describe_machine(), "jobs": options.jobs, "loads": LOADS, "rows": rows})
+        write_json(options.out, {"machine": describe_machine(), "jobs": options.jobs, **facts, "rows": rows})
 
 
 if __name__ == "__main__":
