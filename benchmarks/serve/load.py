@@ -396,8 +396,8 @@ class Bench:
             told,
             "<= 100",
             "<= 30",
-            told <= 100,
-            told <= 30,
+            told <= 100 if refused else None,
+            told <= 30 if refused else None,
         )
         what = f"growth of memory in the last {2 / 3 * options.overload_seconds:.0f} s, {model}"
         self.row("A6", what, growth, "<= 0.1", "<= 0.03", growth <= 0.1, growth <= 0.03)
@@ -501,7 +501,10 @@ class Bench:
                 "by_deadline": whys.count("deadline"),
             }
             what = f"on time (+10 ms wire), {model}, {deadline:.0f} ms; {refused} of {len(work)} refused"
-            self.row("A9", what, value, ">= 0.99", ">= 0.999", value >= 0.99, value >= 0.999)
+            good, best = value >= 0.99, value >= 0.999
+            if self.found[f"deadlines {model}"]["void"]:
+                what, good, best = f"{what}; void, the client lagged", None, None
+            self.row("A9", what, value, ">= 0.99", ">= 0.999", good, best)
 
     # ---- Many minutes; the page
 

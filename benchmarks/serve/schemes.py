@@ -147,6 +147,7 @@ def main():
     parser.add_argument("--scheme", choices=KINDS, required=True)
     parser.add_argument("--scale", type=float, default=20.0)
     parser.add_argument("--max-queue", type=int, default=256)
+    parser.add_argument("--hold", type=int, default=8)
     options = parser.parse_args()
     builtin = {
         "t2t12": random_t2t,
@@ -169,6 +170,7 @@ def main():
             max_queue=limits.max_queue,
             max_per_client=limits.max_per_client,
             max_parked=limits.max_parked,
+            hold=options.hold,
         )
         lines = [(1e3 * line.fixed, 1e3 * line.each) for line in ours.costs.lines]
 

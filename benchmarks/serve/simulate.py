@@ -12,6 +12,7 @@ how many images have an answer in time if all have a deadline of 3 s_1(B), at 80
 
 import argparse
 import random
+import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -268,7 +269,9 @@ def store(options, rows, **facts):
     if options.out:
         from dynavit.bench.machine import describe_machine
 
-        write_json(options.out, {"machine": describe_machine(), "jobs": options.jobs, **facts, "rows": rows})
+        command = " ".join(["python", "benchmarks/serve/simulate.py", *sys.argv[1:]])
+        facts = {"command": command, "machine": describe_machine(), "jobs": options.jobs, **facts}
+        write_json(options.out, {**facts, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ SERVICE = (
     "host port budget budget_range token_file admin_token_file insecure hosts origins metrics_open degrade_to "
     "unready_when_full log_requests name max_body max_bodies max_image max_pixels max_side max_aspect max_images "
     "decode_memory decode_threads decode_wait max_queue max_per_client max_parked max_batch header_time body_time "
-    "body_rate body_grace send_time batch_wait_ms total_time keep_alive max_connections max_streams max_explain heartbeat "
+    "body_rate body_grace send_time batch_wait_ms hold total_time keep_alive max_connections max_streams max_explain heartbeat "
     "drain_time max_depth max_header max_path overload_status"
 )
 OF_A_SERVICE = set(SERVICE.split())

@@ -22,3 +22,8 @@ def test_a_collection_while_it_serves_does_not_walk_over_what_was_loaded():
         code = server.run(app, taken, settings, limits, started=started)
     assert (code, found) == (0, {"walked": False})
     assert gc.get_freeze_count() == 0, "the process is as before"
+
+
+def test_hold_reaches_the_scheduler():
+    app = create_app(stub_model(), Settings(port=0, hold=2), Limits())
+    assert app.state.service.engine.scheduler.hold == 2

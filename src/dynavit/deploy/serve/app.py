@@ -116,6 +116,7 @@ def build_service(
         max_per_client=limits.max_per_client,
         max_parked=limits.max_parked,
         batch_wait=settings.batch_wait_ms / 1e3,
+        hold=settings.hold,
         shares=model.curve.default.shares,
         brown_out=None if settings.degrade_to is None else model.curve.apply(Budget(level=settings.degrade_to)),
     )

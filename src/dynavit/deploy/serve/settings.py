@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ...common.fits import Range
+from ...common.fits import AtLeastOne, Range
 from .budget import Budget, parse_budget_text
 
 TOKEN_VARIABLE, ADMIN_VARIABLE = "DYNAVIT_TOKEN", "DYNAVIT_ADMIN_TOKEN"
@@ -33,6 +33,8 @@ class Settings:
         origins: pages of other servers that may use this one (CORS).
         metrics_open: /metrics without a token.
         batch_wait_ms: milliseconds that an idle model waits for company at exit 1; for accelerators, where a launch is dear.
+        hold: times that images waiting for a deeper exit may be passed over while they gather into a full batch. More raises
+            images per second where a launch is dear, less shortens the slowest answers of a server that is overloaded.
         degrade_to: level from 0 to 1 that requests with "degrade": true get while the queue is more than half full.
         unready_when_full: a full queue makes the server not ready, for load balancers.
         log_requests: a line for each request, with its id, status and time.
@@ -50,6 +52,7 @@ class Settings:
     origins: str | None = None
     metrics_open: bool = False
     batch_wait_ms: Annotated[float, Range(least=0, most=60_000)] = 0.0
+    hold: AtLeastOne = 8
     degrade_to: Annotated[float, Range(least=0, most=1)] | None = None
     unready_when_full: bool = False
     log_requests: bool = False
