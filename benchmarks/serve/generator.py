@@ -116,15 +116,17 @@ def steady_rate(times, start, end):
     """Answers per second between two times: the slope of their number over time.
 
     Answers come in batches. To count those within the time is off by up to one batch at either end, the slope is not; NaN
-    where they are of one moment only.
+    where they fill less than a quarter of the time, which may be one batch.
 
     >>> steady_rate([batch * 0.5 for batch in range(6) for _ in range(8)], 0.3, 2.2)
     16.0
     """
     inside = sorted(time for time in times if start <= time <= end)
-    number, middle = len(inside), math.fsum(inside) / max(len(inside), 1)
+    if not inside or inside[-1] - inside[0] < (end - start) / 4:
+        return math.nan
+    middle = math.fsum(inside) / len(inside)
     spread = math.fsum((time - middle) ** 2 for time in inside)
-    return math.fsum((time - middle) * at for at, time in enumerate(inside)) / spread if number and spread else math.nan
+    return math.fsum((time - middle) * at for at, time in enumerate(inside)) / spread
 
 
 async def open_loop(client, work, rate, seed=0):

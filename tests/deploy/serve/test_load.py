@@ -1,6 +1,7 @@
 """What the load benchmark tells about a server: exact mixes, rates, and the books of a soak. Nothing is timed here."""
 
 import importlib.util
+import math
 import random
 import sys
 from collections import Counter
@@ -49,6 +50,10 @@ def test_a_rate_does_not_depend_on_where_the_time_cuts_the_batches(generator, st
     """Eight answers every 0.48 s; to count those in 2.4 s would give 13.3, 16.7 or 20."""
     times = [0.48 * batch for batch in range(100) for _ in range(8)]
     assert generator.steady_rate(times, start, start + 2.4) == pytest.approx(8 / 0.48)
+
+
+def test_one_batch_has_no_rate(generator):
+    assert math.isnan(generator.steady_rate([1.0, 1.001, 1.002], 0.0, 2.0)) and math.isnan(generator.steady_rate([], 0.0, 2.0))
 
 
 def test_simulated_rate_of_a_closed_loop(generator):
