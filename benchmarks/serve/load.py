@@ -23,6 +23,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import socket
 import statistics
@@ -75,10 +76,26 @@ class Served:
                     break
             time.sleep(0.1)
 
-    def lines_now(self):
-        """Its costs in ms as it has measured them under load."""
-        with urlopen(f"{self.address}/v1/info") as answer:
-            return [(exit["fixed_ms"], exit["per_image_ms"]) for exit in json.load(answer)["costs"]]
+    def steps(self):
+        """(steps, images, seconds) of each exit so far."""
+        with urlopen(f"{self.address}/metrics") as answer:
+            text = answer.read().decode()
+
+        def of_exit(name, exit):
+            found = re.search(rf'^dynavit_{name}{{exit="{exit}"}} (\S+)$', text, re.MULTILINE)
+            return float(found[1]) if found else 0.0
+
+        names = ("stage_seconds_count", "batch_size_sum", "stage_seconds_sum")
+        return [[of_exit(name, exit) for name in names] for exit in range(1, len(self.lines) + 1)]
+
+    def lines_since(self, before):
+        """The costs in ms that it measured at its start, each exit's times what its steps really took since `before`."""
+        lines = []
+        for (fixed, each), old, new in zip(self.lines, before, self.steps(), strict=True):
+            steps, images, seconds = (late - early for late, early in zip(new, old, strict=True))
+            times = 1e3 * seconds / (fixed * steps + each * images) if steps else 1.0
+            lines.append((times * fixed, times * each))
+        return lines
 
     def __enter__(self):
         return self
@@ -144,6 +161,7 @@ def saturated(served, model, mix, seconds, seed):
         return begun
 
     before, work = served.cpu(), work_for(served, mix, 10**5, seed)
+    steps = None if served.scheme in ELSEWHERE else served.steps()
     begun = asyncio.run(run())
     answered = [request for request in begun if request.status == 200]
     start, end = begun[0].meant + 0.2 * seconds, begun[0].meant + seconds
@@ -167,7 +185,7 @@ def saturated(served, model, mix, seconds, seed):
     }
     if served.scheme in ELSEWHERE:
         return found
-    caps, now = [request.cap for request in work], served.lines_now()
+    caps, now = [request.cap for request in work], served.lines_since(steps)
     lines = {"lines_ms": now, "predicted": now, "predicted_from_start": served.lines}
     for name in ("predicted", "predicted_from_start"):
         lines[name] = predicted(lines[name], served.most, served.scheme, caps, at_once, seconds)
