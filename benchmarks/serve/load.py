@@ -303,7 +303,15 @@ class Bench:
         schemes = [scheme for scheme in options.schemes if scheme != "A" or model != "accelerator"]
         schemes += ["E"] * (options.litserve is not None) + ["F"] * (options.ray is not None)
         with ExitStack() as stack:
-            servers = {scheme: self.start(stack, model, scheme) for scheme in schemes}
+            servers = {}
+            for scheme in schemes:
+                try:
+                    servers[scheme] = self.start(stack, model, scheme)
+                except RuntimeError as error:
+                    if scheme not in ELSEWHERE:
+                        raise
+                    print(f"left out: {error}", file=sys.stderr)
+            schemes = list(servers)
             for repeat in range(options.repeats):
                 for mix in options.mixes:
                     for scheme in _turned(schemes, repeat):
@@ -660,7 +668,8 @@ def main():
     bench = Bench(options)
     bench.commands.append(" ".join(["python", "benchmarks/serve/load.py", *sys.argv[1:]]))
     print(f"about {minutes(options, bench.wants):.0f} minutes", flush=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the first is ignored in the background of a shell
+        signal.signal(number, signal.default_int_handler)
     try:
         measure_all(bench)
     except KeyboardInterrupt:
