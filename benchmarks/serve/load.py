@@ -1,7 +1,7 @@
 """Load on the whole service over HTTP: what early exit and regrouping gain, and the acceptance table A1 to A10 and A13.
 
     python benchmarks/serve/load.py --out FILE          everything; hours with the defaults, and the machine for itself
-    python benchmarks/serve/load.py --seconds 5 --repeats 2 --overload-seconds 60 --soak 120 --out FILE        20 minutes
+    python benchmarks/serve/load.py --seconds 3 --repeats 2 --overload-seconds 40 --soak 60 --out FILE         20 minutes
     python benchmarks/serve/load.py ... --out FILE --resume         goes on where Ctrl-C stopped it, or adds what is not there
     python benchmarks/serve/load.py --only A2,A5 --models accelerator --mixes 60/25/15 --seconds 4 --repeats 1     a short look
     python benchmarks/serve/load.py --table FILE        a stored result as a table for docs/serve_scheduler.md
