@@ -4,9 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Test processes. Each gets one torch thread: two processes with a thread pool each fight over the same cores.
 # A file goes to one process: its fixtures, trained models and the like, are then made once.
+# Bytecode is kept, whatever the shell says: without it every process rewrites the asserts of all test files, 15 s each time.
 JOBS   ?= 2
 ARGS   ?=
-PYTEST  = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+PYTEST  = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 # Ray brings 500 MB, so it has an environment of its own; so have the oldest versions that pyproject.toml allows.
 RAY    ?= .venv-ray
 OLDEST ?= .venv-oldest

@@ -1,7 +1,9 @@
-"""Shared fixtures, and the rule about skipped tests in CI."""
+"""Shared fixtures, the order of the files, and the rule about skipped tests in CI."""
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,30 @@ import pytest
 from skip_rule import ALLOWED, SHARED, SkipRule
 
 
+# Processes take whole files, and a long one that begins last would keep the others waiting: these begin, the longest first.
+LONGEST = (
+    "tests/test_snippets.py",
+    "tests/doors/test_doors.py",
+    "tests/norms/gpu/test_interpreted.py",
+    "tests/norms/test_contract.py",
+    "tests/models/test_contract.py",
+    "tests/runs/test_compare.py",
+    "tests/runs/test_analyze.py",
+    "tests/models/released/test_importing.py",
+    "tests/norms/test_native_compilers.py",
+    "tests/test_recipes.py",
+    "tests/runs/test_probe.py",
+    "tests/tasks/test_dino_training.py",
+    "tests/test_imports.py",
+    "tests/engine/test_resume.py",
+    "tests/analysis/report/test_browser.py",
+    "tests/deploy/test_export.py",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):  # xdist of its own accord begins with the files that hold most tests
+        config.option.loadscopereorder = False
     in_worker = hasattr(config, "workerinput")  # xdist; the rule lives where the reports arrive
     if os.environ.get("CI") == "true" and not in_worker:
         # As a plugin of its own: hooks of a conftest are not called for the doctests under src.
@@ -17,9 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file goes first: processes take whole files, and one that begins last would keep the others waiting."""
-    items.sort(key=lambda item: item.path.name != "test_snippets.py")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    place = {config.rootpath / name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules and tests stay: nobody looks for garbage in them, now or later. That would cost seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
