@@ -10,7 +10,6 @@ import pytest
 
 from skip_rule import ALLOWED, SHARED, SkipRule
 
-
 # Processes take whole files, and a long one that begins last would keep the others waiting: these begin, the longest first.
 LONGEST = (
     "tests/test_snippets.py",
