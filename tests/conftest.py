@@ -66,6 +66,24 @@ def shared_golden() -> Path:
     return golden
 
 
+@pytest.fixture(scope="session")
+def costs_in_few_rounds() -> Iterator[None]:
+    """`compare` measures times as tests/bench does, but no test looks at how often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dynavit.bench.cost.ROUNDS", 1)
+        yield
+
+
+@pytest.fixture
+def nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made but not drawn, which takes the longest; tests/analysis/report looks at them as they are drawn."""
+
+    def save_nothing(figure, file, *, format, **how):
+        file.write('<svg viewBox="0 0 1 1"></svg>' if format == "svg" else b"")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save_nothing)
+
+
 @pytest.fixture
 def no_guest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guests of a test are forgotten after it, and those of other tests before it."""

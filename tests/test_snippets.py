@@ -43,7 +43,7 @@ SHOWN = {"text", "toml", "json"}
 LONG = {"docs/dino.md", "docs/detection_models.md", "docs/sequences.md"} | {name for name in DOCUMENTS if "tutorials/" in name}
 
 
-@pytest.mark.usefixtures("no_guest_stays")
+@pytest.mark.usefixtures("no_guest_stays", "costs_in_few_rounds", "nothing_is_drawn")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in DOCUMENTS if name != "CONTRIBUTING.md"],
@@ -51,9 +51,6 @@ LONG = {"docs/dino.md", "docs/detection_models.md", "docs/sequences.md"} | {name
 def test_snippets_run(name, tmp_path, monkeypatch, capsys):
     provide(tmp_path)
     monkeypatch.chdir(tmp_path)
-    # Shorter, and looked at by other tests: the times that `compare` measures, and figures as they are drawn.
-    monkeypatch.setattr("dynavit.bench.cost.ROUNDS", 3)
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save_nothing)
     module = ModuleType(f"snippets_of_{name.removesuffix('.md').replace('/', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in read_blocks(DOCUMENTS[name].read_text()):
@@ -73,10 +70,6 @@ def provide(directory):
     for file in ("photo.jpg", "photo.png", "scans/one.png"):
         Image.effect_noise((40, 30), 60).convert("RGB").save(directory / file)
     Image.effect_noise((8, 8), 60).save(directory / "digit.png")
-
-
-def save_nothing(figure, file, *, format, **how):
-    file.write('<svg viewBox="0 0 1 1"></svg>' if format == "svg" else b"")
 
 
 def run_block(block: Block, name: str, module: ModuleType, capsys) -> None:

@@ -14,6 +14,7 @@ def no_timing(monkeypatch):
     monkeypatch.setattr("dynavit.bench.cost.training_costs", lambda contestants, baseline: [])
 
 
+@pytest.mark.usefixtures("costs_in_few_rounds")
 def test_a_grid_its_table_and_its_page(run, tmp_path):
     out = tmp_path / "x"
     words = ["compare", *TINY, "--norms", "ln,dtn", "--seeds", "0,1", "--title", "A title", "--out", out]

@@ -9,11 +9,6 @@ DATA = ("--data", "listops", *(word for name, n in SIZES.items() for word in (f"
 TINY = ("--batch-size", 16, "--model_options.dim", 16, "--model_options.mlp_dim", 16, "--model_options.depth", 1)
 
 
-@pytest.fixture
-def short(monkeypatch):
-    monkeypatch.setattr("dynavit.bench.cost.ROUNDS", 1)
-
-
 def test_train_eval_predict_report(run, tmp_path):
     out = tmp_path / "run"
     code, told, steps = run("train", *DATA, *TINY, "--norm", "dtn", "--epochs", 1, "--out", out)
@@ -38,7 +33,8 @@ def test_train_eval_predict_report(run, tmp_path):
     assert "by the root of the expression" in (out / "report.html").read_text()
 
 
-def test_compare_puts_norms_on_the_ladder_and_tests_them_row_by_row(run, tmp_path, short):
+@pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn")
+def test_compare_puts_norms_on_the_ladder_and_tests_them_row_by_row(run, tmp_path):
     out = tmp_path / "grid"
     words = ("--norms", "ln,in", "--seeds", "3", "--vary", '{"model_options.norm_mask": [true, false]}')
     code, told, _ = run("compare", *DATA, *TINY, *words, "--epochs", 0.5, "--out", out)

@@ -82,6 +82,7 @@ def test_predictions_say_whose_they_are(run, copy):
     assert run("predict", copy, "--limit", "1", "--json")[2] == ""
 
 
+@pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn")
 def test_a_comparison_says_what_it_compares(run, tmp_path):
     words = ("--norms", "ln,rms", "--seeds", "0", "--out", tmp_path / "x")
     _, _, about = run("compare", *TINY, *words)

@@ -30,6 +30,7 @@ def weights(run):
     return load_file(run / "checkpoints" / "last" / "model.safetensors")
 
 
+@pytest.mark.usefixtures("nothing_is_drawn")
 def test_train_kill_resume_eval_predict_report(run, tmp_path):
     train = ("train", *ALL, *OPTIONS, "--epochs", "2", "--engine.checkpoint_every", "4", "--engine.device", "cpu", "--quiet")
     assert run(*train, "--out", tmp_path / "whole")[0] == 0
@@ -119,8 +120,8 @@ def test_a_file_that_changed_is_told_and_not_resumed(run, finished):
     norm.write_text(NORM.read_text())
 
 
-def test_compare_with_two_processes_and_a_page(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("dynavit.bench.cost.ROUNDS", 3)
+@pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn")
+def test_compare_with_two_processes_and_a_page(run, tmp_path):
     out = tmp_path / "grid"
     grid = ("--norms", "ln,mine", "--epochs", "0.2", "--processes", "2", "--title", "Turned stripes")
     options = [word for word in OPTIONS if word not in ("--norm", "mine")]

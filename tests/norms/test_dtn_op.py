@@ -55,11 +55,18 @@ def with_gradients(parts: tuple) -> list:
 # ------------------------------------------------------------------------------------------------ the operator
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    "options", [{}, {"affine": False}, {"grid": (20,), "ndim": 1}, {"num_prefix_tokens": 1}, {"average": "window"}], ids=str
+    ("options", "dtype"),
+    [
+        ({}, torch.float32),
+        ({"affine": False}, torch.float64),
+        ({"grid": (20,), "ndim": 1}, torch.float32),
+        ({"num_prefix_tokens": 1}, torch.float64),
+        ({"average": "window"}, torch.float64),
+    ],
+    ids=str,
 )
-def test_operator_keeps_the_rules(dtype, options):
+def test_operator_keeps_the_rules(options, dtype):
     """Schema, fake kernel, autograd registration, static and dynamic shapes through aot_autograd."""
     torch.library.opcheck(torch.ops.dynavit.dtn, with_gradients(arguments(dtype=dtype, **options)["dtn"]))
 
@@ -129,8 +136,7 @@ def test_compiled_graph_holds_the_operator():
     assert not any("dynavit" in name for name in graphs(layer(12, 4, backend="torch"), x))
 
 
-@pytest.mark.parametrize("prefix", [0, 1])
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(("prefix", "given"), [(0, True), (1, False)])
 def test_compiled_layer_at_changing_resolutions(prefix, given):
     """From the second resolution on torch.compile treats sizes as symbols, also the square that a layer guesses."""
     torch.compiler.reset()
@@ -174,7 +180,12 @@ class OnGrid(torch.nn.Module):
 BATCH = {"x": {0: torch.export.Dim("batch", min=1, max=64)}}
 
 
-@pytest.mark.parametrize(("grid", "options"), SHAPES)
+def slow(case):
+    return pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
+
+
+# The first is exported by test_contract.py, the second inside a model by deploy/test_export.py.
+@pytest.mark.parametrize(("grid", "options"), [slow(SHAPES[0]), slow(SHAPES[1]), *SHAPES[2:]])
 def test_export_has_no_operator_of_ours(grid, options):
     """A program that runs without dynavit: plain products, for any batch size."""
     norm = layer(15, 3, **options).eval()
@@ -186,7 +197,7 @@ def test_export_has_no_operator_of_ours(grid, options):
         torch.testing.assert_close(program.module()(x), norm(x, grid=grid), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize(("grid", "options"), SHAPES[:3:2])
+@pytest.mark.parametrize(("grid", "options"), [slow(SHAPES[0]), SHAPES[2]])
 def test_export_with_a_mask(grid, options):
     """Padding is an input like any other, of a dynamic batch too."""
     norm = layer(15, 3, **options).eval()
@@ -203,12 +214,9 @@ def test_export_with_a_mask(grid, options):
     torch.testing.assert_close(program.module()(x, valid), norm(x, grid=grid, mask=valid), rtol=1e-11, atol=1e-11)
 
 
-others_are_slow = [pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in SHAPES[1:]]
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of onnxscript and the exporter itself
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(("grid", "options"), [SHAPES[0], *others_are_slow])
+@pytest.mark.parametrize(("grid", "options"), [SHAPES[0], *map(slow, SHAPES[1:])])
 def test_onnx(grid, options, tmp_path):
     """Exported with a dynamic batch, run by onnxruntime, equal to the layer."""
     import onnxruntime

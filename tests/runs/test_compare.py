@@ -115,7 +115,7 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path, options, messag
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def compared(tmp_path_factory, costs_in_few_rounds):
     """Two norms with two learning rates under two seeds, costs measured."""
     out = tmp_path_factory.mktemp("grids") / "grid"
     told = told_by(out, norms=["ln", "dtn"], seeds=[0, 1], vary={"lr": [0.001, 0.002]})
