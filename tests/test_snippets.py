@@ -38,9 +38,22 @@ RUN = {"python", "sh"}
 SHOWN = {"text", "toml", "json"}
 
 
-# Commands of these pages are those of others, or of tests of their own; the names and options in all of them are checked by
-# tests/test_documents.py.
-LONG = {"docs/dino.md", "docs/detection_models.md", "docs/sequences.md"} | {name for name in DOCUMENTS if "tutorials/" in name}
+# Commands of these pages are those of the README, or of tests of their own; the names and options in all of them are checked
+# by tests/test_documents.py.
+LONG = {
+    "docs/analyze.md",
+    "docs/cascade.md",
+    "docs/detection_models.md",
+    "docs/dino.md",
+    "docs/export.md",
+    "docs/extend.md",
+    "docs/recipes.md",
+    "docs/results/self_supervision.md",
+    "docs/robustness.md",
+    "docs/sequences.md",
+    "docs/training.md",
+    *(name for name in DOCUMENTS if "tutorials/" in name),
+}
 
 
 @pytest.mark.usefixtures("no_guest_stays", "costs_in_few_rounds", "nothing_is_drawn")
