@@ -145,7 +145,19 @@ def assert_holds(config, given):
             assert (list(held) if isinstance(held, tuple) else held) == value, name
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+# The same models as in other recipes, deeper or for other data.
+ALIKE = {
+    "cifar10_dvt_t2t_vit_12_finetune": "imagenet_dvt_t2t_vit_12",
+    "cifar10_vit_b16_224": "cifar100_vit_b16_224",
+    "imagenet_dvt_t2t_vit_14": "imagenet_dvt_t2t_vit_12",
+    "maskrcnn_pvt_small_coco": "maskrcnn_pvt_tiny_coco",
+    "retinanet_pvt_small_coco": "retinanet_pvt_tiny_coco",
+}
+
+
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(RECIPES[name], id=name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in RECIPES]
+)
 def test_the_models_can_be_built(recipe):
     for config in {config.norm: config for config in runs(recipe)}.values():
         data = described(config)

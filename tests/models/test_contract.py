@@ -47,12 +47,20 @@ of_every_name = pytest.mark.parametrize("name", OWN)
 of_every_class = pytest.mark.parametrize("name", SMALL)
 of_trunks = pytest.mark.parametrize("name", TRUNKS)
 of_every_form = pytest.mark.parametrize(("name", "form"), ALL_FORMS)
-# The first form with every norm, the others with one norm of each kind.
+# The first form with every norm, the others with one norm of each kind. What a model does for a norm is the same for all of a
+# kind, and norms/test_contract.py holds each norm alone: by default two classes are run with all of them.
 KINDS = ("ln", "dtn", "dtn_released", "bn", "in")
+WITH_ALL = ("test_vit", "test_sequence")
 with_any_norm = pytest.mark.parametrize(
     ("name", "form", "norm"),
     [
-        pytest.param(name, form, norm, id=f"{name}{at}-{norm}")
+        pytest.param(
+            name,
+            form,
+            norm,
+            id=f"{name}{at}-{norm}",
+            marks=[] if norm in KINDS or name in WITH_ALL else [pytest.mark.slow],
+        )
         for name, forms in FORMS.values()
         for at, form in enumerate(forms)
         for norm in (KINDS if at else dynavit.list_norms())
