@@ -21,7 +21,10 @@ COUNTS = [
     ("deit_tiny_patch16_224", {"img_size": 64}, None, (24, 1, 0), {1}, {3}, {"tokens"}),
     ("deit_tiny_distilled_patch16_224", {"img_size": 64}, None, (24, 1, 0), {2}, {3}, {"tokens"}),
     ("swin_tiny_patch4_window7_224", {"img_size": 64}, None, (24, 5, 0), {0}, {3, 6, 12, 24}, {"tokens", "map"}),
-    ("swinv2_tiny_window8_256", {"img_size": 64}, None, (24, 5, 0), {0}, {3, 6, 12, 24}, {"tokens", "map"}),
+    pytest.param(  # in all that counts here like the one above
+        *("swinv2_tiny_window8_256", {"img_size": 64}, None, (24, 5, 0), {0}, {3, 6, 12, 24}, {"tokens", "map"}),
+        marks=pytest.mark.slow,
+    ),
     ("pvt_v2_b0", {}, 64, (16, 14, 0), {0}, {1, 2, 5, 8}, {"tokens"}),
     ("convit_tiny", {"img_size": 64}, None, (24, 1, 0), {0, 1}, {4}, {"tokens"}),
     ("levit_128s", {}, 224, (0, 0, 20), set(), set(), set()),

@@ -151,7 +151,7 @@ def test_lists(run):
     assert "--task.turns" in run("train", "--help", "--plugin", TASK)[1]
 
 
-def test_swap_into_a_model_of_timm_fold_and_export(run, tmp_path):
+def test_swap_into_a_model_of_timm_and_fold():
     load_plugin(NORM)
     torch.manual_seed(0)
     import timm
@@ -164,6 +164,9 @@ def test_swap_into_a_model_of_timm_fold_and_export(run, tmp_path):
     torch.testing.assert_close(folded(images), swapped(images), rtol=1e-4, atol=1e-4)
     assert folded.fold_report.count("partly") > 0, "weight and bias go into the next layer"
 
+
+@pytest.mark.slow  # guests of exports by default: test_guests.py of norms; the commands: cli/test_export.py
+def test_train_fold_and_export(run, tmp_path):
     out = tmp_path / "run"
     assert run("train", "--plugin", NORM, "--norm", "mine", "--epochs", "0.2", *SMALL, "--out", out, "--quiet")[0] == 0
     assert run("fold", out, "--plugin", NORM)[0] == 0

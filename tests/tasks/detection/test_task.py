@@ -196,7 +196,9 @@ def trained(out, options, **more):
     return train_run(from_plain(TrainConfig, options), out, **more)
 
 
-@pytest.mark.parametrize("options", [TINY, MASKS], ids=["retinanet", "maskrcnn"])
+@pytest.mark.parametrize(
+    "options", [pytest.param(TINY, id="retinanet"), pytest.param(MASKS, id="maskrcnn", marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_stopped_goes_on_to_the_bit(options, tmp_path, monkeypatch):
     trained(tmp_path / "whole", options)
     from dynavit.engine.trainer import Trainer
