@@ -146,8 +146,14 @@ def test_a_wrong_grid_would_show():
     assert (model(image((4, 9))) - told(model, (9, 4))(image((4, 9)))).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("post", [False, True])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize(
+    ("how", "post"),
+    [
+        pytest.param(how, post, marks=[pytest.mark.slow] if post and at % 2 else [])
+        for at, how in enumerate(WAYS)
+        for post in (False, True)
+    ],
+)
 def test_two_resolutions_in_flight(how, post):
     """4x9 and 9x4 have the same number of tokens: when the first is recomputed, only its own tensors can tell."""
     if post and how.startswith("pieces"):

@@ -70,8 +70,10 @@ SCENARIOS = {  # options of the layer, {step: (channel, factor)} of outliers, it
 }
 
 
-@pytest.mark.parametrize("filtration", [False, True])
-@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize(
+    ("official", "filtration"),
+    [(False, True), (True, False), *(pytest.param(both, both, marks=pytest.mark.slow) for both in (False, True))],
+)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_steps_follow_the_rules(scenario, official, filtration):
     options, outliers, start = SCENARIOS[scenario]
