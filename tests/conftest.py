@@ -66,7 +66,7 @@ def shared_golden() -> Path:
     return golden
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def costs_in_few_rounds() -> Iterator[None]:
     """`compare` measures times as tests/bench does, but no test looks at how often."""
     with pytest.MonkeyPatch.context() as patch:

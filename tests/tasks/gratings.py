@@ -13,7 +13,6 @@ import dynavit
 CLASSES, SIDE = 8, 24
 
 
-@dynavit.register_data("gratings")
 def open_gratings(data_dir, config):
     """Made-up waves in eight directions, 24x24, grey"""
     splits = {"train": waves(1280, 0), "test": waves(400, 1)}
