@@ -71,7 +71,7 @@ def _normalise_patches(
     mean, second, seen = position_moments(inside, position, layout, mask)
     var = (second - mean.square()).clamp_min(0)
 
-    lam_mean, lam_var = (lam.to(x.dtype).repeat_interleave(x.shape[-1] // lam.numel()) for lam in (lam_mean, lam_var))
+    lam_mean, lam_var = (lam.to(x.dtype).repeat_interleave(x.shape[-1] // lam.numel(), 0) for lam in (lam_mean, lam_var))
     if seen is not None:  # rows that see no real token take intra-token statistics alone
         lam_mean, lam_var = (torch.where(seen, lam, 1.0) for lam in (lam_mean, lam_var))
     mu = lam_mean * (mean_ln - offset) + (1 - lam_mean) * mean
