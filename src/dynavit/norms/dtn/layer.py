@@ -26,15 +26,15 @@ DENSE_LIMIT = 256
 class DynamicTokenNorm(LinearShares, Norm):
     r"""Normalises each token by moments mixed from its own channels and the tokens around it; each head learns its mixture.
 
-    For head h, with x^h its channels (Eqns 4-6 of the paper; the affine map is Eqn 1):
+    For head $h$, with $x^h$ its channels (Eqns 4-6 of the paper; the affine map is Eqn 1):
 
-    $$ \mu^h = \lambda_\mu^h \mu_{ln} + (1 - \lambda_\mu^h) P^h x^h, \qquad
-       (\sigma^h)^2 = \lambda_\sigma^h \sigma_{ln}^2 + (1 - \lambda_\sigma^h) [P^h (x^h)^2 - (P^h x^h)^2] $$
+    $$ \mu^h = \lambda_\mu^h \mu_{ln} + (1 - \lambda_\mu^h) P^h x^h $$
+    $$ (\sigma^h)^2 = \lambda_\sigma^h \sigma_{ln}^2 + (1 - \lambda_\sigma^h) [P^h (x^h)^2 - (P^h x^h)^2] $$
     $$ P^h_{ij} = \mathrm{softmax}_j (a_0 |j - i|^2 + a_1 dx + a_2 dy), \qquad (dx, dy) = j - i $$
 
     $\mu_{ln}, \sigma_{ln}^2$ are LayerNorm's, over all channels of the token. $\lambda = 1$ is LayerNorm; $\lambda = 0$ with
     uniform P is InstanceNorm. P is the product of a kernel over rows and one over columns, so it costs T (rows + cols)
-    multiplications per channel instead of T^2, and is never built.
+    multiplications per channel instead of $T^2$, and is never built.
 
     Shape: (b, t, c) or (b, rows, cols, c) -> the same. `weight`, `bias` (c); `mean_logit`, `var_logit` (h), sigmoid of which is
     $\lambda$, started at 0.5; `position` (h, 3) = [a_0, a_1, a_2], in 1-D (h, 2). A layer with linear shares, or one that was
