@@ -65,6 +65,12 @@ def test_docstrings_with_formulas_and_doctests():
     assert "<math" in text and "\n\n```python\n>>> add(1,\n...     1)\n2\n```\n\nMore." in text
 
 
+def test_parameters_that_share_a_line_get_one_each():
+    text = shown("Sets rows, cols: both.\n\nArgs:\n    a, b: two\n        of them.\n    c: alone.\n")
+    each = "    a: two\n        of them.\n    b: two\n        of them.\n    c: alone.\n"
+    assert text == f"Sets rows, cols: both.\n\nArgs:\n{each}"
+
+
 def test_a_page_without_a_place_is_an_error():
     assert nav_of(["index.md", "fold.md"]) == '[{"Start" = "index.md"}, {"How to" = ["fold.md"]}]'
     with pytest.raises(ValueError, match=r"NAV has no place for lost\.md"):
