@@ -463,3 +463,10 @@ def test_what_a_stem_cannot_take_says_why():
         model(torch.zeros(2, 1, 32, 32))
     with pytest.raises(ValueError, match="an image of 6x32 is too small"):
         model(torch.zeros(2, 3, 6, 32))
+
+
+def test_linears_start_with_the_deviation_that_is_asked_for():
+    wide, usual = (tiny(init_std=std).blocks[0].mlp.fc1.weight.std().item() for std in (0.08, 0.02))
+    assert wide / usual == pytest.approx(4, rel=1e-4) and usual == pytest.approx(0.02, rel=0.2)
+    with pytest.raises(ValueError, match="init_std is a deviation of weights, above 0, such as 0.02; got 0"):
+        tiny(init_std=0)

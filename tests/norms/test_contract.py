@@ -507,3 +507,16 @@ def test_bad_input_is_named(name):
         create_norm(name, DIM, heads=5)
     with pytest.raises(ValueError, match="'hedas'.*'heads'"):
         create_norm(name, DIM, hedas=4)
+
+
+class Widened(Norm):
+    """A norm of one's own that calculates in float64 and forgets to come back."""
+
+    def normalise(self, x, grid, mask):
+        return x.double() - x.double().mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(2, 6, 4), (2, 2, 3, 4)], ids=str)
+def test_the_result_has_the_dtype_of_the_tokens_whatever_a_norm_returns(shape, dtype):
+    assert Widened(4)(torch.ones(shape, dtype=dtype)).dtype == dtype

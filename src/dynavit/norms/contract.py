@@ -89,7 +89,8 @@ class Norm(nn.Module):
             mask: (b, t) or (b, rows, cols), True = a real token. Padding influences nothing; its output is 0.
         """
         if mask is None and x.dtype in _WIDE and x.dim() == 3 and x.shape[2] == self.dim:  # nothing to convert or to refuse
-            return self.transform(x, grid, None)
+            y = self.transform(x, grid, None)
+            return y if y.dtype == x.dtype else y.to(x.dtype)
         tokens, grid = self._as_tokens(x, grid)
         # Calls that would change nothing are left out: each takes as long as a small norm's arithmetic.
         wide = tokens if x.dtype in _WIDE else tokens.to(statistics_dtype(x.dtype))
