@@ -39,7 +39,7 @@ def as_tables(text: str) -> str:
     usage, _, rest = text.partition("\n\n")
     lines = [f"```text\n{usage}\n```", ""]
     row: list[str] | None = None
-    table = False
+    table = code = False
     for line in [*rest.splitlines(), ""]:
         found = _OPTION.match(line)
         if row is not None and (found or not line.startswith("    ")):
@@ -51,9 +51,11 @@ def as_tables(text: str) -> str:
         elif row is not None:
             row.append(line.strip())
         else:
-            lines += (
-                ["", f"**{line.rstrip(':').capitalize()}**", ""] if line.endswith(":") and not line.startswith(" ") else [line]
-            )
+            if line.startswith("  ") != code:  # examples among the prose
+                code = not code
+                lines.append("```text" if code else "```")
+            heading = line.endswith(":") and not line.startswith(" ")
+            lines += ["", f"**{line.rstrip(':').capitalize()}**", ""] if heading else [line]
             table = False
     return "\n".join(lines)
 

@@ -62,7 +62,7 @@ def paper_of(kind: type[Norm]) -> str:
 
 def facts_of(name: str, kind: type[Norm]) -> str:
     facts = [f"{words} `{value}`" if isinstance(value := getattr(kind, fact, None), str) else words
-             for fact, words in FACTS.items() if getattr(kind, fact, None)]  # fmt: skip
+             for fact, words in FACTS.items() if getattr(kind, fact, None) not in (None, False, name)]  # fmt: skip
     facts += [FOLDS] if folds(name) else []
     return f"It {', '.join(facts)}." if facts else "It looks at nothing but the token itself."
 
@@ -74,7 +74,8 @@ def option_table(kind: type[Norm]) -> list[str]:
         for name in each.arg_name.split(",")  # several options may share a line
     }
     own = [each for each in inspect.signature(kind.__init__).parameters.values() if each.kind is each.KEYWORD_ONLY]
-    rows = [f"| `{each.name}` | `{each.default!r}` | {with_mathml(about.get(each.name, ''))} |" for each in own]
+    texts = {each.name: with_mathml(about.get(each.name, "")).replace("|", r"\|") for each in own}
+    rows = [f"| `{each.name}` | `{each.default!r}` | {texts[each.name]} |" for each in own]
     table = ["| option | default | |", "|---|---|---|", *rows, ""] if rows else []
     return [
         *table,
@@ -127,7 +128,9 @@ def draw_effect(name: str, file: Path) -> None:
     figure = Figure(figsize=(5.2, 2.4), layout="constrained")
     for place, (title, values) in enumerate({"before": tokens, f"after {name}": after}.items()):
         axes = figure.add_subplot(1, 2, place + 1)
-        picture = axes.imshow(values[0].norm(dim=-1).reshape(GRID, GRID).numpy(), cmap="viridis")
+        lengths = values[0].norm(dim=-1).reshape(GRID, GRID)
+        lowest = min(lengths.min(), 0.9 * lengths.max())  # equal lengths have one colour, not the pattern of their rounding
+        picture = axes.imshow(lengths.numpy(), cmap="viridis", vmin=float(lowest))
         axes.set(title=title, xticks=[], yticks=[])
         figure.colorbar(picture, ax=axes, shrink=0.8)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,12 @@ def recipe_page() -> str:
             f"```sh\n{recipe.command}\n```",
             "",
         ]
-        lines += [f"- Cost: {recipe.cost}", f"- Reached: {recipe.reached}", ""]
+        lines += [f"- Cost: {_linked(recipe.cost)}", f"- Reached: {_linked(recipe.reached)}", ""]
         body = _HEAD.sub("", (DIRECTORY / f"{recipe.name}.yaml").read_text(encoding="utf-8")).strip()
         lines += [f'??? note "{recipe.name}.yaml"\n', *(f"    {line}" for line in ["```yaml", *body.splitlines(), "```"]), ""]
     return "\n".join(lines)
+
+
+def _linked(text: str) -> str:
+    """Documents that a recipe names as links."""
+    return re.sub(r"docs/([\w/]+)\.md", r"[\1](../\1.md)", text)

@@ -102,7 +102,10 @@ def test_a_bundle_can_be_loaded_as_a_model(runs):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["export", "x", "--out", "bundle"], "bundle exists and is not empty; choose another --out, or --overwrite it"),
+        (
+            ["export", "x", "--out", "bundle"],
+            "bundle exists and is not empty; choose another folder, or overwrite it (--overwrite, overwrite=True)",
+        ),
         (["export", "x", "--out", "pictures", "--overwrite"], "pictures holds something else, so it is not overwritten"),
         (
             ["export", "x", "--format", "pt2", "--int8"],

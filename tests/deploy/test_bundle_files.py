@@ -131,7 +131,7 @@ def check_absent(path):
 def test_an_existing_directory_is_replaced_only_on_request_and_if_it_is_ours(tmp_path):
     out = tmp_path / "out"
     write(out)
-    with pytest.raises(ValueError, match="exists and is not empty; choose another --out, or --overwrite it"):
+    with pytest.raises(ValueError, match="exists and is not empty; choose another folder, or overwrite it"):
         write(out, "newer")
     write(out, "newer", overwrite=True)
     assert (out / "ours").read_text() == "newer"

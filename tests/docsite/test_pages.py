@@ -111,6 +111,8 @@ def test_the_page_of_a_norm_has_paper_formula_shapes_cost_options_and_picture(na
     rows = dict(re.findall(r"^\| `(\w+)` \| `.*?` \| (.*) \|$", page, re.MULTILINE))
     assert set(rows) == set(options_of(NORMS[name])) - shared
     assert [option for option, about in rows.items() if not about] == []
+    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in page.splitlines() if line.startswith("| `")}
+    assert cells <= {4}, "a bar in a text would hide what stands behind it"
 
 
 @pytest.mark.slow  # the help of every command; tests/cli reads them too
@@ -129,15 +131,15 @@ def test_every_recipe_stands_on_its_page_with_cost_and_result():
     page = recipe_page()
     for recipe in list_recipes():
         part = page.partition(f"\n## {recipe.name}\n")[2].partition("\n## ")[0]
-        assert (
-            recipe.command in part
-            and f"- Cost: {recipe.cost}\n- Reached: {recipe.reached}" in part
-            and f"{recipe.name}.yaml" in part
-        )
+        assert recipe.command in part and f"{recipe.name}.yaml" in part
+        shown = re.sub(r"\[([\w/]+)\]\(\.\./\1\.md\)", r"docs/\1.md", part)  # documents are links
+        assert f"- Cost: {recipe.cost}\n- Reached: {recipe.reached}" in shown
+    assert "[results/norms](../results/norms.md)" in page
 
 
 def test_help_becomes_tables():
-    text = as_tables(
-        "usage: x [options]\n\nProse.\n\noptions:\n  --a A     first | second <b>\n            goes on\n  --c       last\n"
-    )
+    prose = "Prose.\n\n  x --a 1\n  x --c\n\nMore.\n\n"
+    options = "options:\n  --a A     first | second <b>\n            goes on\n  --c       last\n"
+    text = as_tables(f"usage: x [options]\n\n{prose}{options}")
+    assert "Prose.\n\n```text\n  x --a 1\n  x --c\n```\n\nMore." in text, "examples keep their lines"
     assert "| `--a A` | first \\| second &lt;b> goes on |\n| `--c` | last |" in text and text.startswith("```text\nusage: x")

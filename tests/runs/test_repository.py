@@ -261,3 +261,10 @@ def test_without_a_network_a_missing_directory_is_named_first(monkeypatch, tmp_p
         dynavit.load("runs/typo")
     with pytest.raises(ValueError, match="called owner/name, got 'model'"):
         dynavit.push_to_hub(tmp_path, "model")
+
+
+def test_commands_say_that_they_take_runs(repository, capsys):
+    from dynavit.cli.main import main
+
+    assert main(["eval", str(repository)]) == 2
+    assert "is a Hugging Face repository, which commands do not take; in Python: dynavit.load(" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def fold(
     )
     print(report)
     print(f"written to {where}")
-    steps: list[Step] = [(["eval", where], "the same accuracy, more images per second"), (["export", where], "an ONNX bundle")]
+    steps: list[Step] = [(["eval", where], "the same accuracy"), (["export", where], "an ONNX bundle")]
     tell_next(*steps, quiet=quiet)
 
 

@@ -96,13 +96,15 @@ def _check_free(path: Path, ours: OwnNames, overwrite: bool) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise ValueError(f"{path} is a file; choose another --out")
+        raise ValueError(f"{path} is a file; choose another folder")
     if all(entry.name == LOCK for entry in path.iterdir()):
         return
     if not overwrite:
-        raise ValueError(f"{path} exists and is not empty; choose another --out, or --overwrite it")
+        raise ValueError(
+            f"{path} exists and is not empty; choose another folder, or overwrite it (--overwrite, overwrite=True)"
+        )
     names = ours(path)
     if names is None:
-        raise ValueError(f"{path} holds something else, so it is not overwritten; choose another --out, or remove it yourself")
+        raise ValueError(f"{path} holds something else, so it is not overwritten; choose another folder, or remove it yourself")
     if foreign := foreign_files(path, names):
         raise ValueError(f"{path} also holds {in_words(foreign)}, so it is not overwritten; move that elsewhere first")

@@ -26,9 +26,10 @@ class TrainConfig:
     Attributes:
         model: a name of `dynavit list models`, or any name of timm; auto takes a small one that fits the data.
         norm: a name of `dynavit list norms`; what the model comes with if not given.
-        data: digits (built in), fashion_mnist, cifar10, cifar100, folder, imagenet, list, listops, or timm's scheme/name; auto
-            takes what lies in data_dir, and digits without one.
-        data_dir: where the data set lies; digits and listops need none.
+        data: digits (built in), fashion_mnist, cifar10, cifar100, folder, imagenet, list, listops, coco, detection_folder,
+            penn_fudan, shapes (`dynavit list data`), or timm's scheme/name; auto takes what lies in data_dir, and digits
+            without one.
+        data_dir: where the data set lies; digits, listops and shapes need none.
         epochs: passes over the training images; fractions work.
         batch_size: images per step, over all processes.
         lr: largest learning rate.

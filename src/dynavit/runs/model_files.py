@@ -108,6 +108,8 @@ class ModelCard:
         path = RunDirectory(run).card_file
         if not path.is_file():
             what = "is not a directory" if not run.is_dir() else f"has no {path.name}, so it is not a run of `dynavit train`"
+            if (run / "config.json").is_file() and (run / "model.safetensors").is_file():
+                what = f"is a Hugging Face repository, which commands do not take; in Python: dynavit.load({str(run)!r})"
             raise ValueError(f"{run} {what}")
         return cls.of_json(read_json(path), path)
 
