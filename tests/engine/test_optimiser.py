@@ -206,7 +206,7 @@ def test_sgd_with_momentum_in_float64():
     assert all((w[name] != start[name]).any() for name in ("token", "blocks.0.bias", "gate.kernel", "head.weight"))
 
 
-@pytest.mark.parametrize("algorithm", ["adamw", "sgd"])
+@pytest.mark.parametrize("algorithm", ["adamw", "sgd", "muon"])
 def test_state_by_name_continues_bit_for_bit(algorithm):
     config = OptimConfig(algorithm=algorithm, backbone_lr=0.5)
     torch.manual_seed(0)
@@ -229,7 +229,7 @@ def test_state_by_name_continues_bit_for_bit(algorithm):
             assert torch.equal(value, optimiser_state(after, Task(broken))[name][key]), (name, key)
 
 
-@pytest.mark.parametrize("algorithm", ["adamw", "sgd"])
+@pytest.mark.parametrize("algorithm", ["adamw", "sgd", "muon"])
 def test_a_parameter_may_get_its_first_gradient_late(algorithm):
     model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     optimiser = make_optimiser(Task(model), OptimConfig(algorithm=algorithm), CPU)

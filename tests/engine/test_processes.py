@@ -60,9 +60,9 @@ def test_fp16_with_shards_is_refused(monkeypatch):
         Processes(EngineConfig(precision="fp16", parallel="fsdp"))
 
 
-def launch(count, out, mode, stop=-1):
+def launch(count, out, mode, algorithm, stop=-1):
     launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={count}", "--standalone"] if count > 1 else []
-    command = [sys.executable, *launcher, str(TESTS / "engine" / "two_processes.py"), str(out), mode, str(stop)]
+    command = [sys.executable, *launcher, str(TESTS / "engine" / "two_processes.py"), str(out), mode, str(stop), algorithm]
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -87,26 +87,27 @@ def assert_close_runs(run, reference):
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one_and_each_goes_on_for_the_other(tmp_path):
-    done = launch(1, tmp_path / "one", "ddp")
+@pytest.mark.parametrize("algorithm", ["adamw", "muon"])
+def test_two_processes_equal_one_and_each_goes_on_for_the_other(tmp_path, algorithm):
+    done = launch(1, tmp_path / "one", "ddp", algorithm)
     assert done.returncode == 0, done.stderr
     notes = [line["text"] for line in read_log(tmp_path / "one" / "metrics.jsonl") if line["kind"] == "note"]
     assert notes == ["a", "of validation", "b"]
     for mode, kind in (("ddp", "Parameter"), ("fsdp", "DTensor")):
-        done = launch(2, tmp_path / mode, mode)
+        done = launch(2, tmp_path / mode, mode, algorithm)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == [kind]
         assert_close_runs(tmp_path / mode, tmp_path / "one")
     # Begun sharded, continued by copies, finished alone.
     relay = tmp_path / "relay"
-    assert launch(2, relay, "fsdp", stop=4).returncode != 0
-    assert launch(2, relay, "ddp", stop=7).returncode != 0
-    done = launch(1, relay, "ddp")
+    assert launch(2, relay, "fsdp", algorithm, stop=4).returncode != 0
+    assert launch(2, relay, "ddp", algorithm, stop=7).returncode != 0
+    done = launch(1, relay, "ddp", algorithm)
     assert done.returncode == 0, done.stderr
     assert_close_runs(relay, tmp_path / "one")
     # And begun alone, finished sharded.
     back = tmp_path / "back"
-    assert launch(1, back, "ddp", stop=5).returncode == 7
-    done = launch(2, back, "fsdp")
+    assert launch(1, back, "ddp", algorithm, stop=5).returncode == 7
+    done = launch(2, back, "fsdp", algorithm)
     assert done.returncode == 0, done.stderr
     assert_close_runs(back, tmp_path / "one")

@@ -1,6 +1,6 @@
 """A training for one or several processes: a program of its own, run by test_processes.py.
 
-[torchrun ...] two_processes.py OUT ddp|fsdp STOP     fails at step STOP (-1: never), resumes if OUT exists
+[torchrun ...] two_processes.py OUT ddp|fsdp STOP ALGORITHM     fails at step STOP (-1: never), resumes if OUT exists
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dynavit.common.batch import Batch
-from dynavit.engine.config import EmaConfig, EngineConfig, TrainPlan
+from dynavit.engine.config import EmaConfig, EngineConfig, OptimConfig, TrainPlan
 from dynavit.engine.loop import train
 from dynavit.engine.processes import Processes
 from dynavit.runs.directory import RunDirectory
@@ -26,9 +26,9 @@ class Stopping(TinyLoader):
             yield batches
 
 
-def main(out: Path, mode: str, stop: int) -> None:
+def main(out: Path, mode: str, stop: int, algorithm: str) -> None:
     engine = EngineConfig(device="cpu", parallel=mode, precision="float64", log_every=2, checkpoint_every=3)
-    plan = TrainPlan(epochs=2, lr=0.01, ema=EmaConfig(decay=0.9), engine=engine)
+    plan = TrainPlan(epochs=2, lr=0.01, optim=OptimConfig(algorithm=algorithm), ema=EmaConfig(decay=0.9), engine=engine)
     processes = Processes(engine)
     resume = out.exists()
     processes.barrier()
@@ -51,4 +51,4 @@ def main(out: Path, mode: str, stop: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])

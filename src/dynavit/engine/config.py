@@ -11,16 +11,16 @@ Threads = Annotated[int, Range(least=1, most=1024)]  # far more than that crash 
 
 @dataclass
 class OptimConfig:
-    """AdamW or SGD, and a learning rate that rises linearly, then falls.
+    """AdamW, SGD or Muon, and a learning rate that rises linearly, then falls.
 
     Attributes:
-        algorithm: adamw, or sgd with momentum, which many fine-tune with.
+        algorithm: adamw; sgd with momentum, which many fine-tune with; muon, which learns more in short trainings.
         weight_decay: not applied to biases, norms and what the model itself exempts. sgd adds it to the gradient.
         weight_decay_end: where half a cosine from weight_decay leads in the course of the training; constant if not given.
         decay_all: apply it to these too.
-        betas: of AdamW.
+        betas: of AdamW, which muon uses for all but hidden matrices.
         eps: of AdamW.
-        momentum: of SGD.
+        momentum: of SGD and Muon.
         schedule: the fall is half a cosine, with rsqrt_warmup like 1 / sqrt(step), with steps to a tenth after 2/3 and 11/12.
         warmup_epochs: length of the rise; at most half of the training.
         warmup_steps: the same in steps, in place of warmup_epochs if it is not 0.
@@ -32,7 +32,7 @@ class OptimConfig:
         backbone_lr: factor on the learning rate of everything but the classifier, beside layer_decay; for fine-tuning.
     """
 
-    algorithm: Literal["adamw", "sgd"] = "adamw"
+    algorithm: Literal["adamw", "sgd", "muon"] = "adamw"
     weight_decay: NotNegative = 0.05
     weight_decay_end: NotNegative | None = None
     decay_all: bool = False

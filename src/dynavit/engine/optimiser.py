@@ -10,6 +10,7 @@ from ..common.registry import nearest_match_error
 from ..common.torchvision_shim import ensure_torchvision
 from .config import OptimConfig
 from .contract import Task
+from .muon import Muon
 from .optional import optional_methods
 from .sharded import assign, gathered
 from .task_state import module_path, own_parameters, trained_parameters
@@ -34,7 +35,26 @@ def make_optimiser(task: Task, config: OptimConfig, device: torch.device) -> Opt
     if config.algorithm == "sgd":
         # Not fused: that kernel wants momentum for all of a group or none of it, but a first gradient may come late.
         return SGD(groups, lr=0.0, momentum=config.momentum)
-    raise nearest_match_error("optim.algorithm", config.algorithm, ("adamw", "sgd"))
+    if config.algorithm == "muon":
+        groups = with_matrices_apart(groups, task.model)
+        fused = device.type in FUSED
+        return Muon(groups, momentum=config.momentum, betas=config.betas, eps=config.eps, fused=fused)
+    raise nearest_match_error("optim.algorithm", config.algorithm, ("adamw", "sgd", "muon"))
+
+
+def with_matrices_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """Muon's groups: weights of hidden layers apart. Embeddings, classifiers, norms, tokens, a task's own stay AdamW's."""
+    exempt = names_without_decay(model)
+    other = named_classifier(model) | {
+        p for layer in model.modules() if isinstance(layer, nn.Embedding) for p in layer.parameters()
+    }
+    hidden = {p for name, p in model.named_parameters() if p.ndim >= 2 and name not in exempt} - other
+    made = []
+    for group in groups:
+        for matrices in (True, False):
+            params = [parameter for parameter in group["params"] if (parameter in hidden) == matrices]
+            made += [group | {"params": params, "matrices": matrices}] if params else []
+    return made
 
 
 def set_lr(optimiser: Optimizer, lr: float) -> None:
@@ -120,16 +140,20 @@ def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
 
 
 def classifier_parameters(model: nn.Module, backbone_lr: float) -> set[nn.Parameter]:
-    """The parameters of the model's classifier, or of all of them where it has several."""
-    get_classifier = optional_methods(model, "get_classifier").get("")
-    heads = get_classifier() if get_classifier is not None else ()
-    found = {parameter for head in (heads if isinstance(heads, tuple | list) else [heads]) for parameter in head.parameters()}
+    found = named_classifier(model)
     if not found:
         raise ValueError(
             f"optim.backbone_lr={backbone_lr} needs a model with a classifier that it can name (timm's `get_classifier`), and "
             f"{type(model).__name__} has none; leave backbone_lr at 1"
         )
     return found
+
+
+def named_classifier(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters of the model's classifier, or of all of them where it has several; none if it names none."""
+    get_classifier = optional_methods(model, "get_classifier").get("")
+    heads = get_classifier() if get_classifier is not None else ()
+    return {parameter for head in (heads if isinstance(heads, tuple | list) else [heads]) for parameter in head.parameters()}
 
 
 def optimiser_state(optimiser: Optimizer, task: Task) -> dict[str, dict[str, Tensor]]:
