@@ -12,22 +12,27 @@ from skip_rule import ALLOWED, SHARED, SkipRule
 
 # Processes take whole files, and a long one that begins last would keep the others waiting: these begin, the longest first.
 LONGEST = (
-    "tests/test_snippets.py",
     "tests/doors/test_doors.py",
-    "tests/norms/gpu/test_interpreted.py",
-    "tests/norms/test_contract.py",
-    "tests/models/test_contract.py",
+    "tests/deploy/serve/test_page_states.py",
+    "tests/norms/test_dtn_op.py",
+    "tests/runs/test_foreign.py",
     "tests/runs/test_compare.py",
     "tests/runs/test_analyze.py",
-    "tests/models/released/test_importing.py",
-    "tests/norms/test_native_compilers.py",
-    "tests/test_recipes.py",
-    "tests/runs/test_probe.py",
-    "tests/tasks/test_dino_training.py",
-    "tests/test_imports.py",
-    "tests/engine/test_resume.py",
     "tests/analysis/report/test_browser.py",
+    "tests/engine/test_resume.py",
+    "tests/models/released/test_importing.py",
+    "tests/deploy/serve/test_faults_wire.py",
+    "tests/deploy/serve/test_served_model.py",
+    "tests/test_snippets.py",
+    "tests/convert/test_plan.py",
+    "tests/runs/test_robustness.py",
+    "tests/test_recipes.py",
+    "tests/norms/gpu/test_interpreted.py",
+    "tests/norms/gpu/test_compiled.py",
+    "tests/norms/test_native_compilers.py",
+    "tests/analysis/report/inside/test_draw_all.py",
     "tests/deploy/test_export.py",
+    "tests/models/test_contract.py",
 )
 
 
@@ -68,20 +73,37 @@ def shared_golden() -> Path:
 
 @pytest.fixture(scope="module")
 def costs_in_few_rounds() -> Iterator[None]:
-    """`compare` measures times as tests/bench does, but no test looks at how often."""
+    """`compare` and `calibrate` measure times as tests/bench does, but no test looks at how often."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dynavit.bench.cost.ROUNDS", 1)
+        for name in ("cost.ROUNDS", "exits.EXIT_ROUNDS", "exits.PREDICTION_ROUNDS"):
+            patch.setattr(f"dynavit.bench.{name}", 1)
         yield
+
+
+@pytest.fixture(scope="module")
+def probes_of_few_strengths() -> Iterator[None]:
+    """Self-distilled models are judged by a classifier for each strength; tasks/test_linear_probes.py tries all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dynavit.tasks.cached_probe.STRENGTHS", (0.01, 0.0001))
+        yield
+
+
+def _save_nothing(figure, file, *, format, **how):
+    file.write('<svg viewBox="0 0 1 1"></svg>' if format == "svg" else b"")
 
 
 @pytest.fixture
 def nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made but not drawn, which takes the longest; tests/analysis/report looks at them as they are drawn."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", _save_nothing)
 
-    def save_nothing(figure, file, *, format, **how):
-        file.write('<svg viewBox="0 0 1 1"></svg>' if format == "svg" else b"")
 
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save_nothing)
+@pytest.fixture(scope="module")
+def nothing_is_drawn_in_this_file() -> Iterator[None]:
+    """The same from the first test of a file to its last, its fixtures too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", _save_nothing)
+        yield
 
 
 @pytest.fixture

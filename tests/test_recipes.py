@@ -149,7 +149,11 @@ def assert_holds(config, given):
 ALIKE = {
     "cifar10_dvt_t2t_vit_12_finetune": "imagenet_dvt_t2t_vit_12",
     "cifar10_vit_b16_224": "cifar100_vit_b16_224",
+    "cifar10": "cifar100",
+    "dino_imagenet_vit_small_star": "imagenet_vit_small_star_dtn",
     "imagenet_dvt_t2t_vit_14": "imagenet_dvt_t2t_vit_12",
+    "listops_lra2020": "listops_lra2021",
+    "retinanet_pvt_tiny_coco": "maskrcnn_pvt_tiny_coco",
     "maskrcnn_pvt_small_coco": "maskrcnn_pvt_tiny_coco",
     "retinanet_pvt_small_coco": "retinanet_pvt_tiny_coco",
 }

@@ -42,6 +42,7 @@ def test_peak_memory_grows_with_the_batch():
         assert 0 < small < large < 400
 
 
+@pytest.mark.slow  # by default: the norms alone in test_norms.py, the clock in test_training.py
 def test_steps_on_another_device(monkeypatch):
     """On "meta" a tensor left on the CPU is an error. Nobody counts memory there."""
     monkeypatch.setattr(bench, "STEP_MODELS", {"test_vit": "tiny"})

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 
 @pytest.fixture
 def copy(trained, tmp_path):

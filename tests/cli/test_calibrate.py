@@ -14,10 +14,12 @@ from dynavit.data.digits import open_digits
 from dynavit.models.cascade.policy import ExitPolicy
 from dynavit.runs.calibrate import read_policy
 
+pytestmark = pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn_in_this_file")
+
 SPLITS = "[[[5,8,0]],[[8,8,0]]]"  # the first exit sees only a corner, so the second is better
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cascade(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "cascade"
     words = [
@@ -34,7 +36,7 @@ def cascade(tmp_path_factory):
     return out
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def calibrated(cascade, tmp_path_factory):
     out = shutil.copytree(cascade, tmp_path_factory.mktemp("runs") / "calibrated")
     assert main(["calibrate", str(out), "--gmacs", "6.2e-5", "--device", "cpu"]) == 0

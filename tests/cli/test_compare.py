@@ -8,6 +8,8 @@ import pytest
 from cli.tiny import TINY
 from dynavit.cli import compare as command
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 
 @pytest.fixture(autouse=True)
 def no_timing(monkeypatch):

@@ -7,6 +7,8 @@ import pytest
 
 from cli.tiny import STEPS, TINY
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 
 @contextmanager
 def files_up_to(size):

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 SIZES = {"train": 64, "val": 20, "test": 40, "min_length": 8, "max_length": 30, "max_depth": 3}
 DATA = ("--data", "listops", *(word for name, n in SIZES.items() for word in (f"--loading.options.{name}", n)))
 TINY = ("--batch-size", 16, "--model_options.dim", 16, "--model_options.mlp_dim", 16, "--model_options.depth", 1)
@@ -33,7 +35,7 @@ def test_train_eval_predict_report(run, tmp_path):
     assert "by the root of the expression" in (out / "report.html").read_text()
 
 
-@pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn")
+@pytest.mark.usefixtures("costs_in_few_rounds")
 def test_compare_puts_norms_on_the_ladder_and_tests_them_row_by_row(run, tmp_path):
     out = tmp_path / "grid"
     words = ("--norms", "ln,in", "--seeds", "3", "--vary", '{"model_options.norm_mask": [true, false]}')

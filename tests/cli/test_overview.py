@@ -9,6 +9,8 @@ import pytest
 from cli.tiny import TINY
 from data.image_files import write_image
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 
 @pytest.fixture
 def copy(trained, tmp_path):
@@ -57,7 +59,7 @@ def test_a_directory_without_a_name_is_looked_at(run, tmp_path, monkeypatch):
         ("eval",),
         ("fold",),
         ("robust", "--limit", "2", "--severities", "1", "--corruptions", "fog"),
-        ("analyze", "--images", "2", "--shown", "1"),
+        pytest.param(("analyze", "--images", "2", "--shown", "1"), marks=pytest.mark.slow),
     ],
 )
 def test_verbs_begin_with_the_run_and_end_with_next_steps(run, copy, words):
@@ -82,7 +84,7 @@ def test_predictions_say_whose_they_are(run, copy):
     assert run("predict", copy, "--limit", "1", "--json")[2] == ""
 
 
-@pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn")
+@pytest.mark.usefixtures("costs_in_few_rounds")
 def test_a_comparison_says_what_it_compares(run, tmp_path):
     words = ("--norms", "ln,rms", "--seeds", "0", "--out", tmp_path / "x")
     _, _, about = run("compare", *TINY, *words)

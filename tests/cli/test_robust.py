@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 FEW = ("--corruptions", "fog,jpeg_compression", "--severities", "1,5", "--limit", "60")
 
 

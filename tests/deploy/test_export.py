@@ -66,6 +66,7 @@ def load_onnx(directory):
     return onnx.load(directory / "model.onnx")
 
 
+@pytest.mark.slow  # by default: cascades in test_cascade_export.py and serve/test_served_model.py
 def test_pt2(tmp_path):
     model = built("ln")
     check_round_trip(model, exported(model, tmp_path, "pt2"))

@@ -54,7 +54,7 @@ def no_norm_remains(model, example):
     ("build", "size"),
     [
         (lambda: all_bn(small_vit()), 16),
-        (lambda: all_bn(dynavit.create_model("test_pvt")), 32),
+        pytest.param(lambda: all_bn(dynavit.create_model("test_pvt")), 32, marks=pytest.mark.slow),
         (lambda: all_bn(small_swin()), 56),
     ],
     ids=["vit", "pvt", "swin"],

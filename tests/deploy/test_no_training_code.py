@@ -73,6 +73,12 @@ def test_served(bundle):
     assert of_training(modules) <= OPTIONS and "torch" not in modules
 
 
+@pytest.mark.slow  # it imports torch; by default: the test below
 def test_the_check_can_fail():
     _, modules = run("print('[]'); import dynavit.data.memory")
     assert of_training(modules) >= {"dynavit.data", "dynavit.data.memory"} and "torch" in modules
+
+
+def test_what_counts_as_training_code():
+    modules = {"dynavit.data", "dynavit.data.memory", "dynavit.database", "dynavit.deploy.bundle", "timm.layers", "torch"}
+    assert of_training(modules) == {"dynavit.data", "dynavit.data.memory", "timm.layers"}

@@ -17,7 +17,7 @@ from dynavit.runs.assemble import training_task
 from dynavit.runs.config import TrainConfig
 from dynavit.runs.predict import predict_run
 
-pytestmark = pytest.mark.usefixtures("no_guest_stays")
+pytestmark = pytest.mark.usefixtures("no_guest_stays", "nothing_is_drawn_in_this_file")
 
 PLUGIN = ("--plugin", Path(__file__).parent / "fake_detector.py")
 FEW = [

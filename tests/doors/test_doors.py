@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import dynavit
 from dynavit.common.plugins import load_plugin
 
-pytestmark = pytest.mark.usefixtures("no_guest_stays")
+pytestmark = pytest.mark.usefixtures("no_guest_stays", "nothing_is_drawn_in_this_file")
 
 HERE = Path(__file__).parent
 NORM = Path(__file__).parents[2] / "examples" / "my_norm.py"
@@ -30,7 +30,6 @@ def weights(run):
     return load_file(run / "checkpoints" / "last" / "model.safetensors")
 
 
-@pytest.mark.usefixtures("nothing_is_drawn")
 def test_train_kill_resume_eval_predict_report(run, tmp_path):
     train = ("train", *ALL, *OPTIONS, "--epochs", "2", "--engine.checkpoint_every", "4", "--engine.device", "cpu", "--quiet")
     assert run(*train, "--out", tmp_path / "whole")[0] == 0
@@ -120,7 +119,7 @@ def test_a_file_that_changed_is_told_and_not_resumed(run, finished):
     norm.write_text(NORM.read_text())
 
 
-@pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn")
+@pytest.mark.usefixtures("costs_in_few_rounds")
 def test_compare_with_two_processes_and_a_page(run, tmp_path):
     out = tmp_path / "grid"
     grid = ("--norms", "ln,mine", "--epochs", "0.2", "--processes", "2", "--title", "Turned stripes")

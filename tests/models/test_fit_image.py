@@ -47,14 +47,14 @@ def test_patches_follow_the_images(name, side, grid):
         ("dvt_vit_micro", 224, [(7, 7), (14, 14)]),  # not 28x28 and 56x56
         ("dvt_vit_digits", 8, [(2, 2), (4, 4)]),
         ("dvt_vit_digits", 32, [(4, 4), (8, 8)]),
-        ("dvt_deit_small", 224, [(7, 7), (10, 10), (14, 14)]),
+        pytest.param("dvt_deit_small", 224, [(7, 7), (10, 10), (14, 14)], marks=pytest.mark.slow),
     ],
 )
 def test_tokens_of_cascades_follow_the_images(name, side, own):
     assert fitted(name, side)[0] == own
 
 
-@pytest.mark.parametrize("name", ["vit_tiny", "deit_tiny_patch16_224"])
+@pytest.mark.parametrize("name", ["vit_tiny", pytest.param("deit_tiny_patch16_224", marks=pytest.mark.slow)])
 def test_hundreds_of_tokens_need_a_word(name):
     with pytest.raises(ValueError, match="24x24 = 576 tokens.*--model_options.patch_size 32 makes 12x12.*patch_size 16 says"):
         options_for_images(name, (384, 384), {})

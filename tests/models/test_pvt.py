@@ -30,7 +30,9 @@ def images(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("name", RELEASED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ("pvt_tiny", "pvt_small") else [pytest.mark.slow]) for name in RELEASED]
+)
 def test_parameters_are_those_of_the_release(name):
     with torch.device("meta"):
         plain, dtn = dynavit.create_model(name), dynavit.create_model(name, "dtn")

@@ -48,7 +48,11 @@ LARGER = ("deit_small_patch16_224", "vit_small_patch16_224", "convit_small", "sw
 KINDS = [name for name in TIMM_NAMES if "base" not in name and name not in LARGER]
 
 
-@pytest.mark.parametrize("name", KINDS)
+# By default DTN in PVT and LeViT: tests/convert.
+ELSEWHERE = ("pvt_v2_b0", "levit_128s", "convit_tiny")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in ELSEWHERE else []) for name in KINDS])
 def test_dtn_runs_forward_and_backward(name):
     model = small(name, "dtn")
     norms = [module for module in model.modules() if isinstance(module, DynamicTokenNorm)]

@@ -311,7 +311,7 @@ def check_compiled(name: str, backend: str) -> None:
 
 # torch 2.13's tracer itself instantiates autograd.Function, and inductor uses torch.jit; both warn.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("name", ["dtn", "un"])
+@pytest.mark.parametrize("name", [pytest.param("dtn", marks=pytest.mark.slow), "un"])  # dtn by default: test_dtn_op.py
 def test_compiles_to_one_graph(name):
     check_compiled(name, "aot_eager")
 
@@ -331,7 +331,10 @@ def test_inductor_gives_the_same_numbers(name):
     check_compiled(name, "inductor")
 
 
-@all_norms
+# By default one of each kind; DTN in test_dtn_op.py.
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in ("ln", "bn", "ldfn", "sn", "un") else [pytest.mark.slow]) for n in list_norms()]
+)
 def test_exports(name):
     norm, x = make(name).eval(), tokens()
     program = torch.export.export(norm, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))

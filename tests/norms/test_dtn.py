@@ -160,7 +160,14 @@ def as_function(norm: DynamicTokenNorm, x: torch.Tensor, **call):
     return lambda x, *values: functional_call(norm, dict(zip(names, values, strict=True)), (x,), call), leaves
 
 
-@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize(
+    ("way", "prefix"),
+    [
+        *(("native", 0), ("native", 1), ("torch", 0), ("recomputed", 1)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("torch", 1), ("recomputed", 0))),
+    ],
+    indirect=["way"],
+)
 def test_gradcheck(way, prefix):
     """The gradients are the derivatives, by finite differences."""
     norm = layer(6, 2, num_prefix_tokens=prefix, **way)

@@ -197,7 +197,14 @@ def test_float32_with_padding(way, kernel):
     assert_close(run(norm, x, mask=valid), expected, 2e-5)
 
 
-@pytest.mark.parametrize("kernel", ["dense", "band"])
+@pytest.mark.parametrize(
+    ("way", "kernel"),
+    [
+        *(("native", "dense"), ("native", "band"), ("torch", "dense"), ("recomputed", "band")),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("torch", "band"), ("recomputed", "dense"))),
+    ],
+    indirect=["way"],
+)
 def test_gradcheck_with_padding(way, kernel):
     """The gradients are the derivatives, where border rows and padding meet."""
     norm = sequence_layer([[-0.5, 0.4], [0.02, -0.3]], 4, 2, kernel=kernel, radius=2, **way)

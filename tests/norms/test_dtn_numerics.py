@@ -19,7 +19,7 @@ def far_away(seed: int, grid: tuple[int, int], dim: int, mean: float = 1e4) -> T
 
 
 @pytest.mark.parametrize("init", ["local", "trunc_normal"])
-@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("lam", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize(("grid", "dim", "heads"), [((8, 8), 64, 4), ((14, 14), 36, 9)], ids=["8x8", "14x14"])
 def test_error_at_a_large_mean_is_below_layer_norms(way, init, lam, grid, dim, heads):
     """Mean 1e4, std 1, float32: output and input gradient no farther from float64 than nn.LayerNorm's own are.
@@ -157,7 +157,13 @@ def test_torch_kernels(n, radius):
         assert (kernel.double().sum(-1) - 1).abs().max() <= tolerance
 
 
-@pytest.mark.parametrize("pairs", LONG_PAIRS.split(1), ids=lambda pairs: str(pairs[0].tolist()))
+@pytest.mark.parametrize(
+    "pairs",
+    [  # by default the sharpest, the nearly flat and the flat one
+        pytest.param(pairs, id=str(pairs[0].tolist()), marks=[] if at in (0, 2, 3) else [pytest.mark.slow])
+        for at, pairs in enumerate(LONG_PAIRS.split(1))
+    ],
+)
 def test_dense_kernels_of_2000_tokens(pairs):
     """Scores reach 4e6, of which float64 keeps nine digits after the point. All weights of the torch version; of the C
     kernel's, the columns at both ends, beside them, and in the middle."""

@@ -26,6 +26,10 @@ SHAPES = [
 ]
 
 
+def slow(case):
+    return pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
+
+
 class Calls(TorchDispatchMode):
     """The arguments with which our operators were called, by name."""
 
@@ -104,7 +108,7 @@ def check_compiled(grid: tuple[int, ...], options: dict, backend: str) -> None:
         torch.testing.assert_close(fast(x, grid=grid), expected["y"])
 
 
-@pytest.mark.parametrize(("grid", "options"), SHAPES)
+@pytest.mark.parametrize(("grid", "options"), [slow(SHAPES[0]), SHAPES[1], *map(slow, SHAPES[2:])])
 def test_compiles_to_one_graph(grid, options):
     """Compiled with the C kernel inside, forward and backward equal eager."""
     check_compiled(grid, options, "aot_eager")
@@ -136,7 +140,7 @@ def test_compiled_graph_holds_the_operator():
     assert not any("dynavit" in name for name in graphs(layer(12, 4, backend="torch"), x))
 
 
-@pytest.mark.parametrize(("prefix", "given"), [(0, True), (1, False)])
+@pytest.mark.parametrize(("prefix", "given"), [pytest.param(0, True, marks=pytest.mark.slow), (1, False)])
 def test_compiled_layer_at_changing_resolutions(prefix, given):
     """From the second resolution on torch.compile treats sizes as symbols, also the square that a layer guesses."""
     torch.compiler.reset()
@@ -180,12 +184,8 @@ class OnGrid(torch.nn.Module):
 BATCH = {"x": {0: torch.export.Dim("batch", min=1, max=64)}}
 
 
-def slow(case):
-    return pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
-
-
 # The first is exported by test_contract.py, the second inside a model by deploy/test_export.py.
-@pytest.mark.parametrize(("grid", "options"), [slow(SHAPES[0]), slow(SHAPES[1]), *SHAPES[2:]])
+@pytest.mark.parametrize(("grid", "options"), [*map(slow, SHAPES[:3]), SHAPES[3]])
 def test_export_has_no_operator_of_ours(grid, options):
     """A program that runs without dynavit: plain products, for any batch size."""
     norm = layer(15, 3, **options).eval()

@@ -96,7 +96,7 @@ def test_the_example_replaces_trained_layer_norms(mine):
 # ---- Anywhere by name
 
 
-@pytest.mark.parametrize("norm", ["mine", "silent"])
+@pytest.mark.parametrize("norm", ["mine", pytest.param("silent", marks=pytest.mark.slow)])
 def test_created_listed_and_measured(norm, mine, silent, monkeypatch):
     assert norm in dynavit.list_norms() and not folds(norm)
     (row,) = [row for row in norm_rows() if row.name == norm]
@@ -136,7 +136,7 @@ def inputs_and_outputs(model, image):
     return seen[0]
 
 
-@pytest.mark.parametrize("norm", ["silent", "rows"])
+@pytest.mark.parametrize("norm", [pytest.param("silent", marks=pytest.mark.slow), "rows"])
 def test_rows_of_a_plan(norm, silent, rows):
     plan = plan_swap(small_vit(), norm)
     assert plan.counts() == {"swap": 4, "keep": 1, "refuse": 0}
@@ -168,9 +168,9 @@ def test_a_norm_that_needs_the_grid_gets_it(size, rows):
 
 
 def test_swin(silent, rows, mine):
-    images = torch.randn(1, 3, 64, 64)
+    images, small = torch.randn(1, 3, 64, 64), {"img_size": 64, "embed_dim": 12, "depths": (2, 2), "num_heads": (2, 4)}
     for norm in ("silent", "rows", "mine"):
-        model = swap_norms(timm_model("swin_tiny_patch4_window7_224", img_size=64), norm, start="fresh")
+        model = swap_norms(timm_model("swin_tiny_patch4_window7_224", **small), norm, start="fresh")
         assert model(images).isfinite().all()
 
 

@@ -245,7 +245,7 @@ def test_bad_options_are_named():
 # -------------------------------------------------------------------------------------------------- in use
 
 
-@pytest.mark.parametrize("name", ["zscore", "minmax", "ldfn"])
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("zscore", "minmax")), "ldfn"])
 def test_a_small_transformer_trains(name):
     torch.manual_seed(0)
     model = dynavit.create_model("vit_tiny", norm=name, num_classes=2, img_size=8, patch_size=4, embed_dim=8, depth=1, heads=2)

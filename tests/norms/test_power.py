@@ -149,7 +149,7 @@ def test_unknown_rule():
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("backward", ["original", "dtn"])
+@pytest.mark.parametrize("backward", ["original", pytest.param("dtn", marks=pytest.mark.slow)])
 def test_compiled_steps_move_the_same_memory(backward, backend):
     """Through the warm-up, and with two forwards before each backward."""
     torch.compiler.reset()

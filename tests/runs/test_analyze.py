@@ -19,7 +19,7 @@ FAMILIES = {
     "vit": {"model": "vit_micro", "norm": "dtn", "model_options": {"depth": 2, "norm_blocks": 1}},
     "pvt": {"model": "test_pvt", "norm": "dtn", "loading": {"image_size": 32}},
     "swin": {"model": "swin_tiny_patch4_window7_224", "norm": "dtn", "model_options": SWIN},
-    "cascade": {"model": "dvt_vit_digits", "norm": "dtn"},
+    "cascade": {"model": "dvt_vit_digits", "norm": "dtn", "model_options": {"depth": 2}},
 }
 EVERYONE = {"magnitudes", "attention_distance", "mean_variation", "lambda", "positions", "directions", "attention_maps"}
 EVERYONE |= {"dtn_nature"}
@@ -32,12 +32,21 @@ def trained(where, **options):
     return where
 
 
+class Trained(dict):
+    """Runs by their names, each trained when it is first asked for."""
+
+    def __init__(self, top):
+        self.top = top
+
+    def __missing__(self, name):
+        options = {**FAMILIES["vit"], "norm": "ln"} if name == "ln" else FAMILIES[name]
+        self[name] = trained(self.top / name, **options)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    top = tmp_path_factory.mktemp("runs")
-    found = {name: trained(top / name, **options) for name, options in FAMILIES.items()}
-    found["ln"] = trained(top / "ln", **{**FAMILIES["vit"], "norm": "ln"})
-    return found
+    return Trained(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture
@@ -158,6 +167,7 @@ def test_kinds_of_an_earlier_call_disappear(runs, tmp_path, without_drawing):
     assert (out / "analysis" / "magnitudes.json").is_file()
 
 
+@pytest.mark.usefixtures("nothing_is_drawn")
 def test_a_comparison_stands_for_its_settings(runs, tmp_path):
     settings = []
     for name, source in (("ln", "ln"), ("dtn", "vit")):
@@ -254,7 +264,7 @@ def test_bad_input_says_what_exists(runs, tmp_path):
 
 
 def test_a_model_without_attention(tmp_path):
-    run = trained(tmp_path / "x", model="resnet10t", model_options={"in_chans": 1}, loading={"image_size": 32})
+    run = trained(tmp_path / "x", model="test_resnet", model_options={"in_chans": 1}, loading={"image_size": 32})
     with pytest.raises(ValueError, match="attention"):
         analyze_runs([run], images=4)
     assert not list((run / "analysis").iterdir())

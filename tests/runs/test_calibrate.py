@@ -19,6 +19,8 @@ from dynavit.runs.directory import RunDirectory
 from dynavit.runs.subject import Subject
 from dynavit.tasks.early_exit import EarlyExit
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 BUDGET = 6.2e-5  # GMACs: half-way between the two exits
 CPU = {"device": "cpu", "batch_size": 32}
 
@@ -150,7 +152,7 @@ def test_other_confidences(copy, kind):
     assert 0.05 < result["shares"][0] < 0.95
 
 
-@pytest.mark.parametrize("batch_size", [1, 50, 360])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 50, 360])
 def test_predicting_agrees_at_any_batch_size_with_what_was_found(copy, batch_size):
     result = calibrate_run(copy, Goal(gmacs=BUDGET), split="test", batch_size=batch_size, device="cpu")
     policy = read_policy(copy)

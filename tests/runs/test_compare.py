@@ -10,6 +10,8 @@ from dynavit.runs.compare import CompareConfig, Watcher, compare, run_config, se
 from dynavit.runs.config import TrainConfig, to_plain
 from dynavit.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 TINY = {"epochs": 0.2, "model_options": {"depth": 1, "norm_blocks": 1}}
 
 

@@ -1,6 +1,7 @@
 """Run directories of before tasks had names: options, card and results in their older form are still understood."""
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -11,13 +12,15 @@ from dynavit.runs.config import stored_config
 from dynavit.runs.directory import RunDirectory
 from dynavit.runs.model_files import ModelCard
 
-CASCADE = ("--model", "dvt_vit_digits", "--epochs", "0.2", "--task.weights", "0.5,1", "--quiet")
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
+CASCADE = ("--model", "dvt_vit_digits", "--model_options.depth", "1", "--epochs", "0.1", "--task.weights", "0.5,1", "--quiet")
 
 
-@pytest.fixture
-def older(tmp_path):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
     """A cascade's run as it was written then."""
-    out = tmp_path / "dvt"
+    out = tmp_path_factory.mktemp("older") / "dvt"
     assert main(["train", *CASCADE, "--out", str(out)]) == 0
     run = RunDirectory(out)
     options = yaml.safe_load(run.config_file.read_text())
@@ -32,6 +35,11 @@ def older(tmp_path):
         younger = ("task", "main_metric", "metrics")
         file.write_text(json.dumps({name: value for name, value in result.items() if name not in younger}))
     return out
+
+
+@pytest.fixture
+def older(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "dvt")
 
 
 def test_options_and_task_are_found(older):

@@ -15,7 +15,10 @@ from dynavit.engine.progress import Progress
 from dynavit.runs.config import stored_config
 from dynavit.runs.directory import RunDirectory
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.usefixtures("nothing_is_drawn_in_this_file"),
+]
 
 SMALL = {"epochs": 0.2, "model_options": {"depth": 1, "norm_blocks": 1}}
 

@@ -14,6 +14,8 @@ import dynavit
 from documents import ROOT
 from dynavit.runs.repository import is_repository
 
+pytestmark = pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn_in_this_file")
+
 SMALL = {"img_size": 8, "in_chans": 1, "depth": 1, "num_classes": 10}
 
 

@@ -131,7 +131,7 @@ def test_an_interruption_loses_nothing_that_was_finished(run, passes, monkeypatc
     assert passes == [("fog", 1), ("fog", 4)]
 
 
-@pytest.mark.parametrize("change", [{"limit": 50}, {"split": "val"}, {"limit": None}])
+@pytest.mark.parametrize("change", [{"limit": 50}, {"split": "val"}, pytest.param({"limit": None}, marks=pytest.mark.slow)])
 def test_other_images_are_measured_anew(run, passes, change):
     evaluate_robust(run, **FEW)
     passes.clear()

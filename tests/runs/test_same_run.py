@@ -13,6 +13,8 @@ from dynavit.engine.log import read_log
 from dynavit.engine.progress import Progress
 from dynavit.runs.report import write_report
 
+pytestmark = pytest.mark.usefixtures("nothing_is_drawn_in_this_file")
+
 OPTIONS = {"epochs": 0.2, "lr": 3e-3, "ema": EmaConfig(decay=0.5), "model_options": {"depth": 1, "norm_blocks": 1}}
 CONFIG = TrainConfig(**OPTIONS, engine=EngineConfig(checkpoint_every=1, log_every=1))
 STEPS = 4

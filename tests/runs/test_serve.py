@@ -25,6 +25,8 @@ from dynavit.runs.served import open_served
 from dynavit.runs.subject import Subject
 from dynavit.runs.train import train_run
 
+pytestmark = pytest.mark.usefixtures("costs_in_few_rounds", "nothing_is_drawn_in_this_file")
+
 CLOSE = 1e-5
 
 

@@ -18,6 +18,8 @@ from dynavit.runs.config import TrainConfig, from_plain
 from dynavit.runs.directory import RunDirectory
 from dynavit.tasks.dino import Dino
 
+pytestmark = pytest.mark.usefixtures("probes_of_few_strengths")
+
 TINY = {
     "task": "dino",
     "model": "vit_micro",

@@ -116,7 +116,16 @@ def paths_seen(model, x):
     return [call.path for call in norms], [call.path for call in weights]
 
 
-@pytest.mark.parametrize("way", ["wrapped", "in place", "forward", "a block", "an attention"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "wrapped",
+        pytest.param("in place", marks=pytest.mark.slow),
+        "forward",
+        "a block",
+        pytest.param("an attention", marks=pytest.mark.slow),
+    ],
+)
 def test_compiled_models_are_looked_at_uncompiled(way):
     """A backend that only counts: what was compiled before is used again after."""
     model, x = own("test_vit", depth=2), images(2, 3, 32, 32)

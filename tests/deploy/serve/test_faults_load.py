@@ -222,7 +222,7 @@ def test_f10_one_client_has_a_limit_of_its_own(tokens):
 # ---- F11, F12
 
 
-@pytest.mark.parametrize("room", [1, 3])
+@pytest.mark.parametrize("room", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_f11_f12_all_images_hard_and_memory_for_few(room):
     """Room for `room` images between exits: exit 1 pauses, nothing is refused for it, everything is answered."""
     limits = Limits(max_parked=room * max(CARRIED), max_batch=8, max_queue=64)

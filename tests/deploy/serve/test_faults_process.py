@@ -76,6 +76,7 @@ def process(tmp_path, **options):
 # ---- F16
 
 
+@pytest.mark.slow  # by default: one that hangs, above, and one that dies in test_engine.py
 def test_f16_the_executor_dies(tmp_path):
     """Everybody who waits is told, and the exit code asks for a new start."""
     with process(tmp_path, held=True, limits={"heartbeat": PATIENCE}) as server:

@@ -39,7 +39,10 @@ from dynavit.runs.serve import explain
 from dynavit.runs.served import open_served
 from dynavit.runs.subject import Subject
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: install chromium")
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="needs a browser: install chromium"),
+    pytest.mark.usefixtures("nothing_is_drawn_in_this_file"),
+]
 
 # What the page computes at every position of the slider, what the sweep says there, and what a real request gets.
 EVERYWHERE = """(async asked => {
@@ -110,6 +113,7 @@ def test_a_dropped_file_gets_the_answer_of_predict(run, digits, visit, tmp_path)
         assert tab.text("name") == expected["label"] and verdicts(tab)[expected["exit"] - 1] == "stops here"
 
 
+@pytest.mark.slow  # by default: every position, above
 def test_the_ends_of_the_slider_are_the_first_and_the_last_exit(digits, visit):
     """B2."""
     tab = visit(digits)
@@ -147,6 +151,7 @@ def test_every_position_agrees_with_the_server(digits, visit):
     assert seen == {(1, "confident"), (2, "last")}
 
 
+@pytest.mark.slow  # by default: maps of each exit in tests/runs/test_serve.py, shown in test_page_states.py
 def test_maps_of_every_exit(digits, visit):
     """B4."""
     tab = visit(digits)
@@ -183,6 +188,7 @@ def test_bad_large_and_dangerous_files(digits, visit, tmp_path):
     answered(tab)
 
 
+@pytest.mark.slow  # by default: the panel in test_page_states.py, the counters in test_door.py
 def test_live_mix_equals_the_counters(run, digits, visit, monkeypatch):
     """B9: after 50 scripted requests to a server of its own; that the panel forgets after a minute is tested elsewhere."""
     monkeypatch.setattr("dynavit.deploy.serve.recent.SPAN", 3600)
@@ -207,6 +213,7 @@ def counted(served):
     return found
 
 
+@pytest.mark.slow  # by default: a busy server in test_page_states.py, full queues in test_faults_load.py
 def test_a_full_queue_names_its_seconds_and_then_answers(visit, tmp_path):
     """B8, with steps that wait for the test; B11: a class name that is HTML."""
     file = tmp_path / "hostile.png"
@@ -243,6 +250,7 @@ def test_token(visit, tmp_path):
         tab.until(f"{READY} && document.querySelector('#figures dd') != null")
 
 
+@pytest.mark.slow  # by default: budgets go with the request, test_page_states.py
 def test_two_tabs_with_different_budgets_do_not_mix(digits, visit):
     """B14."""
     tabs = [visit(digits), visit(digits)]

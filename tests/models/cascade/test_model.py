@@ -20,6 +20,7 @@ SHAPES = {
     "stems of convolutions": ((16, 12), (((3, 2, 1), (4, 3, 1)), ((3, 2, 1), (3, 1, 1), (3, 2, 1)))),  # 3x2 -> 4x3
     "one exit": ((8, 8), (((4, 4, 0),),)),
 }
+BY_HALVES = [("dtn", "wide images, odd grids")]
 REUSE = {"both": (True, True), "features": (True, False), "relations": (False, True), "none": (False, False)}
 
 
@@ -53,17 +54,15 @@ def oracle(cascade, x, shape, norm, features, relations):
 
 
 @pytest.mark.parametrize(
-    ("reuse", "norm"),
+    ("shape", "reuse", "norm"),
     [
-        # A norm does not know what is reused: LayerNorm with all and nothing, DTN, which sees the grid, with every reuse.
-        pytest.param(
-            reuse, norm, marks=[pytest.mark.slow] if (norm, reuse) in [("ln", "features"), ("ln", "relations")] else []
-        )
+        # Everything reused on every grid with both norms; one kind, the other and none where the grids are odd, with DTN.
+        pytest.param(*(shape, reuse, norm), marks=[] if reuse == "both" or (norm, shape) in BY_HALVES else [pytest.mark.slow])
+        for shape in SHAPES
         for reuse in REUSE
         for norm in ("ln", "dtn")
     ],
 )
-@pytest.mark.parametrize("shape", SHAPES)
 def test_logits_and_gradients_are_those_of_the_equations(shape, reuse, norm):
     features, relations = REUSE[reuse]
     cascade = build(shape, norm=norm, feature_reuse=features, relation_reuse=relations)
@@ -254,8 +253,8 @@ def test_groups_that_cannot_be_understood(options, message):
     ("name", "size", "grids", "millions"),
     [
         ("dvt_t2t_vit_12", 224, [7, 10, 14], 22.46),
-        ("dvt_t2t_vit_14", 224, [7, 10, 14], 67.88),
-        ("dvt_deit_small", 224, [7, 10, 14], 70.44),
+        pytest.param("dvt_t2t_vit_14", 224, [7, 10, 14], 67.88, marks=pytest.mark.slow),
+        pytest.param("dvt_deit_small", 224, [7, 10, 14], 70.44, marks=pytest.mark.slow),
         ("dvt_deit_tiny", 224, [7, 10, 14], 19.36),
         ("dvt_vit_micro", 32, [4, 8], 0.527),
         ("dvt_vit_digits", 8, [2, 4], 0.127),
@@ -269,7 +268,9 @@ def test_named_models(name, size, grids, millions):
     assert stored / 1e6 == pytest.approx(millions, abs=0.0051)
 
 
-@pytest.mark.parametrize(("name", "norm"), [("dvt_vit_micro", "dtn"), ("dvt_vit_digits", "ln")])
+@pytest.mark.parametrize(
+    ("name", "norm"), [("dvt_vit_micro", "dtn"), pytest.param("dvt_vit_digits", "ln", marks=pytest.mark.slow)]
+)
 def test_small_models_train(name, norm):
     torch.manual_seed(0)
     cascade = dynavit.create_model(name, norm, num_classes=3, in_chans=1, drop_path_rate=0.1)

@@ -231,7 +231,7 @@ def test_fpn_for_even_and_odd_maps(sizes):
     assert len(outputs) == 4 and torch.equal(outputs[3], outputs[2][:, :, ::2, ::2])
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (2, 3))])
 def test_fpn_in_half_precision_on_maps_of_one_column(rows):
     """Where oneDNN pads, the gradient of weights that see padding alone is whatever was in memory (torch 2.13, AVX-512)."""
     torch.manual_seed(0)

@@ -59,7 +59,7 @@ def test_logits_of_the_dtn_release(shared_golden, case):
         assert_close(model.double()(image(case).double()), golden["logits64"], 1e-12)
 
 
-@pytest.mark.parametrize("case", ["vit_norm_ti_star_dtn", "pvt_tiny_norm_dtn_pool"])
+@pytest.mark.parametrize("case", ["vit_norm_ti_star_dtn", pytest.param("pvt_tiny_norm_dtn_pool", marks=pytest.mark.slow)])
 def test_gradients_of_the_dtn_release(shared_golden, case):
     facts, state = golden_state(shared_golden / "dtn", case)
     model = dynavit.import_released(state, arch=facts["function"], norm=facts["norm_type"]).double().train()
@@ -87,7 +87,7 @@ def test_gradients_of_the_dtn_release(shared_golden, case):
     assert checked == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("case", ["t2t_vit_7", "t2t_vit_t_14", "un_t2t_vit_14"])
+@pytest.mark.parametrize("case", ["t2t_vit_7", pytest.param("t2t_vit_t_14", marks=pytest.mark.slow), "un_t2t_vit_14"])
 def test_logits_of_t2t_vit(shared_golden, case):
     state, golden = t2t_state(shared_golden / "t2t", case)
     model = dynavit.import_released(state)  # nothing else: the keys say it all
