@@ -1,8 +1,8 @@
 """The cost of a step of self-distillation by norm and place of the class token, interleaved, in CPU time.
 
-    python benchmarks/dino_step.py --data-dir DIR --out FILE [--steps 8] [--quiet]
+    python benchmarks/dino_step.py --config benchmarks/dino_tier.yaml --data-dir DIR --out FILE [--steps 20] [--quiet]
 
-The recipe is dino_cifar10_small. One step of each arm after the other, so that a busy machine slows all of them; ratios are
+One step of each arm after the other, so that a busy machine slows all of them; ratios are
 medians over steps of the time against the first arm's. `--quiet` says that nothing else was running.
 """
 
@@ -15,13 +15,11 @@ from pathlib import Path
 import torch
 
 from dynavit.bench.machine import describe_machine
-from dynavit.cli.recipes import DIRECTORY
 from dynavit.common.files import write_json
 from dynavit.engine.optimiser import make_optimiser, set_lr
 from dynavit.runs.assemble import open_training_data, training_task
 from dynavit.runs.config import TrainConfig, from_plain
 
-RECIPE = "dino_cifar10_small"
 ARMS = {"ln, late": ("ln", "late"), "ln, start": ("ln", "start"), "dtn": ("dtn", "late")}
 
 
@@ -52,13 +50,14 @@ def main():
     import yaml
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=Path(__file__).with_name("dino_tier.yaml"))
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--quiet", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    recipe = yaml.safe_load((DIRECTORY / f"{RECIPE}.yaml").read_text()) | {"data_dir": str(given.data_dir)}
+    recipe = yaml.safe_load(given.config.read_text()) | {"data_dir": str(given.data_dir)}
     data = open_training_data(from_plain(TrainConfig, recipe))
     arms = {}
     for name, (norm, token) in ARMS.items():
@@ -75,7 +74,7 @@ def main():
     result = {
         "machine": describe_machine(),
         "quiet": given.quiet,
-        "recipe": RECIPE,
+        "config": given.config.name,
         "steps": given.steps,
         "cpu_seconds_of_a_step": {name: statistics.median(each) for name, each in times.items()},
         "ratio_to_ln_late": {
