@@ -6,7 +6,7 @@ from torch import nn
 
 from dynavit.engine.config import OptimConfig
 from dynavit.engine.contract import Task
-from dynavit.engine.muon import CUBIC, ROUNDS, Muon, orthogonal
+from dynavit.engine.muon import QUINTIC, ROUNDS, Muon, orthogonal
 from dynavit.engine.optimiser import make_optimiser, set_lr
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 def after_rounds(values):
     """Singular values in [0, 1] after the polynomial's rounds, one by one."""
-    a, b, c = CUBIC
+    a, b, c = QUINTIC
     for _ in range(ROUNDS):
         values = a * values + b * values**3 + c * values**5
     return values

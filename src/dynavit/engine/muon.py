@@ -19,7 +19,7 @@ from torch.optim import AdamW, Optimizer
 from .sharded import assign
 
 # Odd polynomial whose iteration drives singular values from (0, 1] to about 1 (between 0.7 and 1.2) in five rounds.
-CUBIC = (3.4445, -4.7750, 2.0315)
+QUINTIC = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 
 
@@ -71,7 +71,7 @@ class Muon(Optimizer):
 
 def orthogonal(matrices: Tensor) -> Tensor:
     """(n, r, c) -> (n, r, c): U Vᵀ of each, but for singular values that end between 0.7 and 1.2 instead of at 1."""
-    a, b, c = CUBIC
+    a, b, c = QUINTIC
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
