@@ -1,10 +1,11 @@
 #!/bin/sh
 # E10 of plan.md, "by heart": eight made-up pictures, without mirroring, then AP on the same eight.
-# sh benchmarks/detection_overfit.sh OUT
+# sh benchmarks/detection_overfit.sh OUT [MODEL ...]
 set -e
 out=$1
+shift
 for norm in ln dtn; do
-    for model in retinanet maskrcnn; do
+    for model in ${*:-retinanet maskrcnn}; do
         case $model in retinanet) epochs=300 ;; maskrcnn) epochs=200 ;; esac  # 2 steps each
         test -e "$out/$model-$norm/eval/train.json" && continue
         python -m dynavit train --config ${model}_shapes --norm $norm --epochs $epochs --batch_size 4 --lr 5e-4 --engine.eval_every $epochs \
