@@ -28,8 +28,6 @@ LONGEST = (
     "tests/runs/test_robustness.py",
     "tests/test_recipes.py",
     "tests/norms/gpu/test_interpreted.py",
-    "tests/norms/gpu/test_compiled.py",
-    "tests/norms/test_native_compilers.py",
     "tests/analysis/report/inside/test_draw_all.py",
     "tests/deploy/test_export.py",
     "tests/models/test_contract.py",

@@ -120,9 +120,10 @@ def test_a_file_that_changed_is_told_and_not_resumed(run, finished):
 
 
 @pytest.mark.usefixtures("costs_in_few_rounds")
-def test_compare_with_two_processes_and_a_page(run, tmp_path):
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_compare_and_a_page(run, tmp_path, processes):
     out = tmp_path / "grid"
-    grid = ("--norms", "ln,mine", "--epochs", "0.2", "--processes", "2", "--title", "Turned stripes")
+    grid = ("--norms", "ln,mine", "--epochs", "0.2", "--processes", processes, "--title", "Turned stripes")
     options = [word for word in OPTIONS if word not in ("--norm", "mine")]
     code, told, problem = run("compare", *ALL, *options, *grid, "--out", out)
     assert code == 0, problem

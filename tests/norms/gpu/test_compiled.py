@@ -41,11 +41,6 @@ def check(usages: list[dict]) -> None:
             assert usage["mma"] and usage["roundings"], f"no TF32 tensor cores: {usage}"
 
 
-def test_forward_compiles_for_ampere(tmp_path):
-    (usage,) = compile_for([80], A, only="forward_tile", tmp_path=tmp_path)
-    check([usage])
-
-
 EVERY_ENTRY = [
     pytest.param(A | {"prefix": 1, "masked": True}, id="A masked"),
     pytest.param(A | {"grid": [14, 28], "masked": True}, id="14x28 masked"),
