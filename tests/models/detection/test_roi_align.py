@@ -128,6 +128,16 @@ def test_rois_of_each_image_come_from_their_level():
     assert pool_rois(maps, (4, 8, 16, 32), [torch.zeros(0, 4), torch.zeros(0, 4)], 2).shape == (0, 1, 2, 2)
 
 
+@pytest.mark.parametrize("small", [0, 400])
+def test_rois_of_small_and_large_maps_are_the_loops(monkeypatch, small):
+    """By either form; the second image ends after 40 of its 48 rows and 44 of its 56 columns of pixels."""
+    monkeypatch.setattr("dynavit.models.detection.roi_align.SMALL", small)
+    maps = torch.stack([some_map(), some_map().flip(2)])
+    found = pool_rois([maps], [4], [BOXES, BOXES[:3]], 3, extents=[(48, 56), (40, 44)])
+    expected = [loops(maps[0], BOXES, 3, 0.25, 2, True), loops(maps[1, :, :10, :11], BOXES[:3], 3, 0.25, 2, True)]
+    torch.testing.assert_close(found, torch.cat(expected), rtol=1e-11, atol=1e-11)
+
+
 def test_masks_are_pasted_pixel_by_pixel():
     chances = torch.rand(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     box, (rows, cols) = torch.tensor([3.3, 2.0, 14.9, 9.5], dtype=torch.float64), (12, 16)

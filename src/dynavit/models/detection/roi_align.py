@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 256  # boxes at once
+SMALL = 400  # cells of a map, for each bin of a side, up to which two products beat sampling (benchmarks/roi_forms.py)
 FINEST = 56  # side in pixels where boxes leave the finest level
 
 
 def roi_align(features: Tensor, boxes: Tensor, bins: int, scale: float, samples: int = 2, *, aligned: bool = True) -> Tensor:
-    """(c, rows, cols), (k, 4) in pixels -> (k, c, bins, bins), by sampling: for many channels and few samples."""
+    """(c, rows, cols), (k, 4) in pixels -> (k, c, bins, bins), by sampling: for large maps and few samples."""
     if not len(boxes):
         return features.new_zeros(0, len(features), bins, bins)
     if len(boxes) > CHUNK:
@@ -37,7 +38,7 @@ def roi_align(features: Tensor, boxes: Tensor, bins: int, scale: float, samples:
 def roi_align_separable(
     features: Tensor, boxes: Tensor, bins: int, scale: float, samples: int | None = None, *, aligned: bool = True
 ) -> Tensor:
-    """The same as A_y F A_x^T with averaged hat functions: for few channels and any number of samples.
+    """The same as A_y F A_x^T with averaged hat functions: for small maps or few channels, and any number of samples.
 
     `samples` None: as many as a bin has cells, for each box and axis by itself.
     """
@@ -76,7 +77,8 @@ def pool_rois(
             chosen = (level == at).nonzero().flatten()
             if len(chosen):
                 shown = features[image, :, : height and height // stride, : width and width // stride]
-                found = found.index_copy(0, chosen, roi_align(shown, own[chosen], bins, 1 / stride, samples))
+                form = roi_align_separable if shown[0].numel() <= SMALL * bins else roi_align
+                found = found.index_copy(0, chosen, form(shown, own[chosen], bins, 1 / stride, samples))
         pooled.append(found)
     return torch.cat(pooled)
 
