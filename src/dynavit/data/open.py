@@ -6,9 +6,10 @@ Openers are imported when called: digits need neither timm nor torchvision.
 import inspect
 from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from ..common.data import Data
+from ..common.fits import check_fits
 from ..common.registry import Registry, nearest_match_error
 from .config import DataConfig
 from .configured import configured
@@ -94,7 +95,8 @@ def _about(name: str) -> str:
 
 
 def _check_options(name: str, opener: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Options are the keyword-only arguments of an opener. All that are given have to exist, all without default be given."""
+    """Options are the keyword-only arguments of an opener. All that are given have to exist and to be of the type that is
+    written there, all without default be given."""
     own = inspect.signature(opener).parameters.values()
     options = {parameter.name: parameter.default for parameter in own if parameter.kind is parameter.KEYWORD_ONLY}
     unknown = [option for option in given if option not in options]
@@ -104,6 +106,12 @@ def _check_options(name: str, opener: Callable[..., Any], given: Mapping[str, An
         raise nearest_match_error(f"option of the data set {name}", unknown[0], options)
     if missing := [option for option, default in options.items() if default is inspect.Parameter.empty and option not in given]:
         raise ValueError(f"the data set {name} needs --loading.options.{missing[0]}")
+    try:
+        hints = get_type_hints(opener, include_extras=True)
+    except NameError:  # of a guest whose types are there for type checkers only
+        return
+    for option, value in given.items():
+        check_fits(hints.get(option, Any) if option in options else Any, value, f"loading.options.{option}")
 
 
 def _check_members(data: Any, whose: str) -> None:

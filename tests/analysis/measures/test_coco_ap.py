@@ -342,6 +342,53 @@ def test_inputs_stay_as_they_are():
     assert json.dumps([truth, results]) == before
 
 
+@pytest.mark.parametrize("first", [2**53, 2**60, 1_750_000_000_000_000_001, -3])
+def test_any_whole_number_is_an_id(first):
+    """Two images whose ids are the same number to a float stay two."""
+    truth, results = scene(2)
+    moved = json.loads(json.dumps([truth, results]))
+    for entry in [*moved[0]["annotations"], *moved[1]]:
+        entry.update(image_id=entry["image_id"] + first, category_id=entry["category_id"] + first)
+    for entry in [*moved[0]["images"], *moved[0]["categories"]]:
+        entry["id"] += first
+    found, expected = evaluate_detections(*moved), evaluate_detections(truth, results)
+    assert [row.pop("id") - first for kind in ("bbox", "segm") for row in found[kind]["per_class"]] == [3, 7, 50] * 2
+    for kind in ("bbox", "segm"):
+        for row in expected[kind]["per_class"]:
+            del row["id"]
+    assert found == expected
+
+
+def test_wrong_annotations_are_named():
+    """What the package would leave out, and so judge as if it were not there."""
+    truth, results = scene(0)
+    changes = {
+        "image_id": ("1", "ground truth: annotation 0: it belongs to image '1'"),
+        "category_id": ("3", "ground truth: annotation 0: it is of category '3'"),
+        "bbox": (None, "ground truth: annotation 0: its bbox is None"),
+        "segmentation": ({"size": [200, 220]}, "ground truth: annotation 0: its mask has a size and no counts"),
+    }
+    for name, (value, reason) in changes.items():
+        first, *others = truth["annotations"]
+        with pytest.raises(ValueError, match=reason):
+            evaluate_detections({**truth, "annotations": [{**first, name: value}, *others]}, results)
+    twice = {**truth, "categories": [*truth["categories"], {"id": 3, "name": "again"}]}
+    for wrong, reason in ((twice, "has the id 3, which another"), ({"images": []}, "no list 'annotations'"), ([], "a list")):
+        with pytest.raises(ValueError, match=f"ground truth: .*{reason}"):
+            evaluate_detections(wrong, results)
+
+
+def test_ids_sizes_and_run_lengths_may_be_spelled_as_floats():
+    truth, results = scene(2)
+    spelled = json.loads(json.dumps(truth))
+    for image in spelled["images"]:
+        image.update(id=float(image["id"]), height=200.0, width=220.0)
+    for entry in spelled["annotations"]:
+        counts = counts_of(entry["segmentation"]).astype(float).tolist()
+        entry.update(image_id=float(entry["image_id"]), segmentation={"size": [200, 220], "counts": counts})
+    assert evaluate_detections(spelled, results) == evaluate_detections(truth, results)
+
+
 def test_wrong_results_are_named():
     truth, results = scene(0)
     with pytest.raises(ValueError, match="results name COCO's ids, not labels"):
@@ -358,6 +405,10 @@ def test_wrong_results_are_named():
         ({name: value for name, value in first.items() if name != "score"}, "detection 1 has no score; it has image_id"),
         ({**first, "score": "0.5"}, "detection 1, in image 1, has the score '0.5', no number"),
         ({**first, "score": float("nan")}, "has the score nan"),
+        ({**first, "score": 10**400}, "has the score 1000"),
+        ({**first, "image_id": [1]}, r"has image_id and category_id \[1\] and"),
+        ({**first, "category_id": None}, "and None; expected whole numbers"),
+        ({**first, "segmentation": {"size": [200, 220]}}, "detection 1, in image 1: its mask has a size and no counts"),
         ({**first, "bbox": [1, 2, 3]}, r"has the bbox \[1, 2, 3\]; expected left, top, width, height"),
         ({**first, "bbox": [1, 2, float("nan"), 3]}, "has the bbox"),
         ({name: first[name] for name in ("image_id", "category_id", "score")}, "has neither bbox nor segmentation"),

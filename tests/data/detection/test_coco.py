@@ -138,12 +138,60 @@ def test_a_year_goes_before_other_names(tmp_path):
     write_coco(tmp_path, ("train2014", "val2014"))
     for name in ("valminusminival2014", "val2012"):
         (tmp_path / "annotations" / f"instances_{name}.json").write_text("[]")
-    assert len(opened(tmp_path).splits["val"]) == 4
+    data = opened(tmp_path)
+    assert len(data.splits["val"]) == 4
+    assert (
+        "val: annotations are instances_val2014.json, not instances_val2012.json, instances_valminusminival2014.json"
+        in data.notes
+    )
     shutil.move(tmp_path / "annotations" / "instances_val2014.json", tmp_path / "annotations" / "instances_val_mine.json")
     (tmp_path / "annotations" / "instances_val2012.json").unlink()
     (tmp_path / "annotations" / "instances_valminusminival2014.json").unlink()
     shutil.move(tmp_path / "val2014", tmp_path / "val_mine")
     assert len(opened(tmp_path).splits["val"]) == 4
+
+
+def test_the_plain_name_goes_before_all(tmp_path):
+    write_coco(tmp_path, ("train", "val"))
+    for name in ("train_old", "train2009"):
+        (tmp_path / "annotations" / f"instances_{name}.json").write_text("[]")
+    assert len(opened(tmp_path).splits["train"]) == 3
+
+
+def test_objects_without_masks_do_not_become_background(tmp_path):
+    """An image none of whose objects has a mask is left out where masks are learned, also where empty ones are kept."""
+    bare = content()
+    bare["annotations"] = [
+        {**entry, "segmentation": None} if entry["image_id"] == 5000 else entry for entry in bare["annotations"]
+    ]
+    write_coco(tmp_path)
+    (tmp_path / "annotations" / "instances_train2017.json").write_text(json.dumps(bare))
+    for keep_empty, kept in ((False, [7, 139]), (True, [7, 139, 285])):
+        data = opened(tmp_path, masks=True, keep_empty=keep_empty)
+        assert [record.id for record in data.splits["train"].records()] == kept
+        assert "training leaves out 1 images none of whose objects has a mask" in data.notes
+    assert len(opened(tmp_path).splits["train"]) == 3
+
+
+def test_a_mask_that_covers_nothing_is_not_learned(tmp_path):
+    flat = content()
+    flat["annotations"][0] |= {"segmentation": [[5, 5, 6, 6, 7, 7]]}
+    write_coco(tmp_path)
+    (tmp_path / "annotations" / "instances_val2017.json").write_text(json.dumps(flat))
+    data = opened(tmp_path, masks=True)
+    first = next(target for batch in batches(data) for target in batch.targets if target["image_id"] == 7)
+    assert first["labels"].tolist() == [2] and first["masks"].flatten(1).any(1).all() and len(first["boxes"]) == 1
+
+
+def test_nothing_to_learn_is_explained(tmp_path):
+    useless = content()
+    for entry in useless["annotations"]:
+        entry["area"] = 0
+    write_coco(tmp_path)
+    (tmp_path / "annotations" / "instances_train2017.json").write_text(json.dumps(useless))
+    reasons = "1 images without boxes .*; training leaves out 3 images none of whose boxes can be learned; .* 7 boxes that lie"
+    with pytest.raises(ValueError, match=f"no training image has a box that can be learned: .*{reasons}"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +223,11 @@ def test_options_that_do_not_fit(tmp_path):
         opened(tmp_path, crop_pct=0.9)
     with pytest.raises(ValueError, match="needs --data-dir"):
         opened(None)
+    for option, value in {"short": "x", "eval_batch": 1.5, "masks": "no"}.items():
+        with pytest.raises(ValueError, match=f"loading.options.{option}="):
+            opened(tmp_path, **{option: value})
+    with pytest.raises(ValueError, match="loading.options.annotations=3: a text"):
+        opened(tmp_path, "detection_folder", annotations=3)
     with pytest.raises(ValueError, match="augment.mixup is about images with one class"):
         batches(opened(tmp_path), "train", train=True, augment=AugmentConfig(mixup=0.5))
     with pytest.raises(ValueError, match="recipe=deit"):
@@ -216,6 +269,9 @@ def test_a_folder_with_splits(tmp_path):
         (tmp_path / folder / "_annotations.coco.json").write_text(json.dumps(content()))
     data = opened(tmp_path, "detection_folder")
     assert {name: len(split) for name, split in data.splits.items()} == {"train": 3, "val": 4, "test": 4}
+    shutil.copytree(tmp_path / "valid", tmp_path / "val")
+    with pytest.raises(ValueError, match="/val and .*/valid are both folders of val; keep one of them"):
+        opened(tmp_path, "detection_folder")
 
 
 # ---- What a run stores

@@ -30,7 +30,7 @@ def test_boxes_are_cut_at_the_border_and_those_without_content_are_not_learned()
     assert first.corners[first.usable].tolist() == [[5.5, 6.25, 25.5, 21.75], [50, 0, 60, 15]]
     assert second.crowd.tolist() == [True, False] and second.usable.tolist() == [False, True]
     assert empty.boxes.shape == (0, 4) and empty.usable.shape == (0,) and empty.corners.shape == (0, 4)
-    assert last.areas.tolist() == [18 * 18] and not last.crowd.any()
+    assert last.areas.tolist() == [int(disc(48, 80, 20, 30, 9).sum())] and not last.crowd.any()
 
 
 def test_masks_of_every_spelling():
@@ -103,7 +103,11 @@ WRONG = [
     (("annotations", 5, "segmentation", {"size": [64, 48], "counts": None}), "annotation 0: run lengths are .* not None"),
     (("annotations", 5, "segmentation", {"size": [3, 3], "counts": [9]}), "annotation 0: its mask has the size"),
     (("annotations", 5, "segmentation", {"size": [64, 48], "counts": [9]}), "annotation 0: its run lengths cover 9 of 3072"),
-    (("annotations", 5, "segmentation", {"size": [64, 48]}), "annotation 0: it has no 'counts'"),
+    (("annotations", 5, "segmentation", {"size": [64, 48]}), "annotation 0: its mask has a size and no counts"),
+    (("annotations", 0, "segmentation", [[1e7, 1, 2e7, 1, 2e7, 9]]), "annotation 12: .* reaches to 2e\\+07 pixels, far"),
+    (("annotations", 0, "bbox", [1, 1, 10**400, 5]), "annotation 12: its bbox is"),
+    (("annotations", 5, "segmentation", {"size": [64, 48], "counts": [10**400]}), "annotation 0: run lengths are"),
+    (("images", 1, "id", 10**400), r"images\[1\] has no id that is a whole number"),
     (("images", 1, "id", 7), r"images\[1\] has the id 7, which another one of images has too"),
     (("images", 1, "id", "seven"), r"images\[1\] has no id that is a whole number"),
     (("images", 1, "id", 7.5), r"images\[1\] has no id that is a whole number"),
@@ -130,6 +134,16 @@ def test_files_of_the_wild_mean_the_same(tmp_path):
     assert found.category_ids == known.category_ids and all(isinstance(number, int) for number in found.category_ids)
     again = coco_form(found.records, found.classes, found.category_ids)
     assert json.dumps(again) == json.dumps(coco_form(known.records, known.classes, known.category_ids))
+
+
+def test_without_an_area_it_is_that_of_the_mask():
+    """A thin L of 12 x 12 pixels, 4 wide, in a box of 40 x 40; an object without a mask has its box."""
+    thin = copy.deepcopy(content())
+    corner = [0, 0, 4, 0, 4, 8, 12, 8, 12, 12, 0, 12]
+    thin["annotations"][6] |= {"bbox": [0, 0, 40, 40], "area": None, "segmentation": [corner, [20, 20, 24, 20, 24, 22, 20, 22]]}
+    assert parse_coco(thin).records[1].areas[1] == 8 * 4 + 4 * 12 + 4 * 2
+    thin["annotations"][6]["segmentation"] = None
+    assert parse_coco(thin).records[1].areas[1] == 1600
 
 
 def test_run_lengths_of_zeros_are_no_mask():

@@ -2,15 +2,16 @@
 
 import contextlib
 import io
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...data.detection.coco_file import CocoFile, is_number, is_whole, parse_coco
 from ...data.detection.coco_tools import CocoTools, coco_tools
+from ...data.detection.record import Record
 from ...data.detection.rle import area, encode
 from ...data.detection.segments import mask_of, plain_segment, read_segment
 
@@ -38,18 +39,23 @@ def evaluate_detections(
         image_ids: the images that were looked at, all annotated ones if not given. Objects of others are not missed.
     """
     tools = coco_tools("average precision (AP)")
-    ids = sorted(set(image_ids if image_ids is not None else (image["id"] for image in ground_truth["images"])))
-    _check(ground_truth, results, ids)
+    truth = _parsed(ground_truth)
+    records = {record.id: record for record in truth.records}
+    ids = sorted(records if image_ids is None else set(image_ids))
+    if unknown := [number for number in ids if number not in records]:
+        raise ValueError(f"image {unknown[0]} was looked at, but it is not among the {len(records)} annotated ones")
+    looked_at = {number: records[number] for number in ids}
+    _check(results, looked_at, truth.category_ids)
     found: dict[str, Any] = {"images": len(ids)}
     for kind in kinds:
         if kind not in ("bbox", "segm"):
             raise ValueError(f"detections are compared by bbox or segm, not {kind!r}")
-        if kind == "segm" and not _have_masks(ground_truth, results):
+        if kind == "segm" and not _have_masks(truth, results):
             continue
         with contextlib.redirect_stdout(io.StringIO()):  # one of the packages prints
-            evaluation = _accumulated(tools, kind, ground_truth, results, ids)
+            evaluation = _accumulated(tools, kind, truth, looked_at, results)
         found[kind] = _measures(evaluation["precision"], evaluation["recall"])
-        found[kind]["per_class"] = _per_class(ground_truth, ids, evaluation)
+        found[kind]["per_class"] = _per_class(truth, looked_at.values(), evaluation)
     return found
 
 
@@ -64,24 +70,57 @@ def without_repeats(found: Sequence[tuple[int, Any]]) -> dict[int, Any]:
     return dict(sorted(kept.items()))
 
 
+def _parsed(ground_truth: Mapping[str, Any]) -> CocoFile:
+    """As the reader of files takes it, which finds whatever is wrong. Only, files of images need not be named, and images may
+    be a part of those that are annotated."""
+    if isinstance(ground_truth, Mapping) and all(
+        isinstance(ground_truth.get(name), list) for name in ("images", "annotations")
+    ):
+        images = [{"file_name": "-", **image} if isinstance(image, Mapping) else image for image in ground_truth["images"]]
+        known = {image["id"] for image in images if isinstance(image, Mapping) and is_whole(image.get("id"))}
+        own = [entry for entry in ground_truth["annotations"] if not _of_another_image(entry, known)]
+        ground_truth = {**ground_truth, "images": images, "annotations": own}
+    try:
+        return parse_coco(ground_truth)
+    except ValueError as error:
+        raise ValueError(f"ground truth: {error}") from error
+
+
+def _of_another_image(entry: Any, known: Set[int]) -> bool:
+    return isinstance(entry, Mapping) and is_whole(entry.get("image_id")) and entry["image_id"] not in known
+
+
 def _accumulated(
-    tools: CocoTools, kind: str, truth: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ids: Sequence[int]
+    tools: CocoTools, kind: str, truth: CocoFile, looked_at: Mapping[int, Record], results: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Numbers]:
-    """precision (thresholds, recalls, classes, areas, most) and recall (thresholds, classes, areas, most); -1: nothing."""
-    looked_at = set(ids)
-    images = {image["id"]: image for image in truth["images"] if image["id"] in looked_at}
-    wanted = [entry for entry in truth["annotations"] if entry["image_id"] in images]
-    annotations = [_annotation(number, entry, kind, images) for number, entry in enumerate(wanted, 1)]
+    """precision (thresholds, recalls, classes, areas, most) and recall (thresholds, classes, areas, most); -1: nothing.
+
+    Images, classes and annotations are numbered from 1: the package keeps numbers as floats, which are not exact above 2**53,
+    and takes an annotation's 0 for no match.
+    """
+    images = {number: place for place, number in enumerate(looked_at, 1)}
+    categories = {number: place for place, number in enumerate(truth.category_ids, 1)}
+    annotations = [entry for number, record in looked_at.items() for entry in _annotations(record, images[number], kind)]
     # Not by the package's own reader of results: it refuses an empty list, and takes the box's area for the mask's.
-    detections = [_detection(number, entry, kind, images, tools) for number, entry in enumerate(results, 1)]
+    detections = [
+        _detection(number, entry, kind, looked_at[entry["image_id"]], tools)
+        | {"image_id": images[entry["image_id"]], "category_id": categories[entry["category_id"]]}
+        for number, entry in enumerate(results, 1)
+    ]
+    about = {
+        "images": [
+            {"id": images[number], "height": record.height, "width": record.width} for number, record in looked_at.items()
+        ],
+        "categories": [{"id": place, "name": str(place)} for place in categories.values()],
+    }
     indices = []
     for entries in (annotations, detections):
         index = tools.coco()
-        index.dataset = {"images": list(truth["images"]), "categories": list(truth["categories"]), "annotations": entries}
+        index.dataset = {**about, "annotations": [{**entry, "id": number} for number, entry in enumerate(entries, 1)]}
         index.createIndex()
         indices.append(index)
     evaluator = tools.evaluator(*indices, kind)
-    evaluator.params.imgIds = list(ids)
+    evaluator.params.imgIds = list(images.values())
     evaluator.params.maxDets = list(MOST)
     evaluator.evaluate()
     evaluator.accumulate()
@@ -89,23 +128,21 @@ def _accumulated(
     return counted
 
 
-def _annotation(number: int, entry: Mapping[str, Any], kind: str, images: Mapping[int, Any]) -> dict[str, Any]:
-    """A copy, since the packages write into what they get, with what files may leave out. Numbered anew: an id of 0 would be
-    taken for no match."""
-    box, size = entry["bbox"], entry.get("area")
-    found = {name: entry[name] for name in ("image_id", "category_id", "bbox")}
-    found |= {"id": number, "area": box[2] * box[3] if size is None else size, "iscrowd": int(entry.get("iscrowd") or 0)}
-    if kind == "segm":
-        sides = _sides(images[entry["image_id"]])
-        found["segmentation"] = plain_segment(read_segment(entry.get("segmentation"), *sides), *sides)
-    return found
+def _annotations(record: Record, image: int, kind: str) -> Iterator[dict[str, Any]]:
+    for place, (box, label, size, crowd) in enumerate(
+        zip(record.boxes.tolist(), record.labels.tolist(), record.areas.tolist(), record.crowd.tolist(), strict=True)
+    ):
+        entry = {"image_id": image, "category_id": label + 1, "bbox": box, "area": size, "iscrowd": int(crowd)}
+        if kind == "segm":
+            entry["segmentation"] = plain_segment(record.segments[place], record.height, record.width)
+        yield entry
 
 
-def _detection(number: int, entry: Mapping[str, Any], kind: str, images: Mapping[int, Any], tools: CocoTools) -> dict[str, Any]:
-    found = {"id": number, "iscrowd": 0, **{name: entry[name] for name in ("image_id", "category_id", "score")}}
+def _detection(number: int, entry: Mapping[str, Any], kind: str, record: Record, tools: CocoTools) -> dict[str, Any]:
+    found: dict[str, Any] = {"iscrowd": 0, "score": entry["score"]}
     if kind == "segm" or "bbox" not in entry:
         try:
-            mask = _run_lengths(entry["segmentation"], *_sides(images[entry["image_id"]]))
+            mask = _run_lengths(entry["segmentation"], record.height, record.width)
         except ValueError as error:
             raise ValueError(f"detection {number}, in image {entry['image_id']}: {error}") from error
         found |= {"segmentation": mask, "area": area(mask)}
@@ -121,10 +158,6 @@ def _run_lengths(found: Any, height: int, width: int) -> dict[str, Any]:
     return {"size": [height, width], "counts": text.encode() if isinstance(text, str) else text}
 
 
-def _sides(image: Mapping[str, Any]) -> tuple[int, int]:
-    return image["height"], image["width"]
-
-
 def _measures(precision: Numbers, recall: Numbers) -> dict[str, Any]:
     """Means over thresholds of the overlap, recalls and classes, without those that have nothing to find."""
     every, fifty, seventy_five = slice(None), 0, 5  # thresholds 0.50, 0.55, ..., 0.95
@@ -137,15 +170,12 @@ def _measures(precision: Numbers, recall: Numbers) -> dict[str, Any]:
     return found | {f"AR{most}": _mean(recall[:, :, 0, place]) for place, most in enumerate(MOST)}
 
 
-def _per_class(truth: Mapping[str, Any], ids: Sequence[int], evaluation: Mapping[str, Numbers]) -> list[dict[str, Any]]:
-    looked_at = set(ids)
-    objects = Counter(
-        entry["category_id"] for entry in truth["annotations"] if entry["image_id"] in looked_at and not entry.get("iscrowd")
-    )
+def _per_class(truth: CocoFile, records: Iterable[Record], evaluation: Mapping[str, Numbers]) -> list[dict[str, Any]]:
+    objects = Counter(label for record in records for label in record.labels[~record.crowd].tolist())
     rows = []
-    for place, category in enumerate(sorted(truth["categories"], key=lambda category: category["id"])):
-        own = _measures(evaluation["precision"][:, :, [place]], evaluation["recall"][:, [place]])
-        rows.append({"class": category["name"], "id": category["id"], "objects": objects[category["id"]], **own})
+    for label, (number, name) in enumerate(zip(truth.category_ids, truth.classes, strict=True)):
+        own = _measures(evaluation["precision"][:, :, [label]], evaluation["recall"][:, [label]])
+        rows.append({"class": name, "id": number, "objects": objects[label], **own})
     return rows
 
 
@@ -154,16 +184,13 @@ def _mean(values: Numbers) -> float | None:
     return float(there.mean()) if there.size else None
 
 
-def _have_masks(truth: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> bool:
-    annotated = any(entry.get("segmentation") for entry in truth["annotations"])
+def _have_masks(truth: CocoFile, results: Sequence[Mapping[str, Any]]) -> bool:
+    annotated = any(record.masked.any() for record in truth.records)
     return annotated and all("segmentation" in entry for entry in results)
 
 
-def _check(truth: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ids: Sequence[int]) -> None:
-    known, categories = {image["id"] for image in truth["images"]}, {category["id"] for category in truth["categories"]}
-    if unknown := [number for number in ids if number not in known]:
-        raise ValueError(f"image {unknown[0]} was looked at, but it is not among the {len(known)} annotated ones")
-    looked_at = set(ids)
+def _check(results: Sequence[Mapping[str, Any]], looked_at: Mapping[int, Record], category_ids: Sequence[int]) -> None:
+    categories = set(category_ids)
     for number, entry in enumerate(results, 1):
         _check_result(number, entry)
         if entry["image_id"] not in looked_at:
@@ -182,6 +209,9 @@ def _check_result(number: int, entry: Any) -> None:
         raise ValueError(f"detection {number} is {entry!r:.40}; a results file is a list of image_id, category_id, bbox, score")
     if missing := [name for name in ("image_id", "category_id", "score") if name not in entry]:
         raise ValueError(f"detection {number} has no {missing[0]}; it has {', '.join(map(str, entry))}")
+    if not (is_whole(entry["image_id"]) and is_whole(entry["category_id"])):
+        ids = f"{entry['image_id']!r:.40} and {entry['category_id']!r:.40}"
+        raise ValueError(f"detection {number} has image_id and category_id {ids}; expected whole numbers")
     if not _numbers([entry["score"]], 1):
         raise ValueError(f"detection {number}, in image {entry['image_id']}, has the score {entry['score']!r:.40}, no number")
     if "bbox" not in entry and not entry.get("segmentation"):
@@ -195,8 +225,4 @@ def _check_result(number: int, entry: Any) -> None:
 
 def _numbers(values: Any, count: int) -> bool:
     """Whether these are so many finite numbers."""
-    return (
-        isinstance(values, Sequence)
-        and len(values) == count
-        and all(isinstance(value, int | float) and math.isfinite(value) for value in values)
-    )
+    return isinstance(values, Sequence) and len(values) == count and all(map(is_number, values))

@@ -44,7 +44,12 @@ def open_coco(
         )
     found = {split: read_coco(file) for split, file in files.items()}
     places = {split: _images(folder, file.stem.removeprefix("instances_")) for split, file in files.items()}
-    return _opened("coco", found, places, files, config, short, long, masks, keep_empty, eval_batch)
+    notes = [
+        f"{split}: annotations are {file.name}, not {some([other.name for other in others])}"
+        for split, file in files.items()
+        if (others := [other for other in _candidates(folder, split) if other != file])
+    ]
+    return _opened("coco", found, places, files, config, short, long, masks, keep_empty, eval_batch, notes)
 
 
 def open_detection_folder(
@@ -73,7 +78,7 @@ def open_detection_folder(
     folder = _folder("detection_folder", data_dir)
     if not 0 <= test_fraction < 1:
         raise ValueError(f"loading.options.test_fraction={test_fraction} is a part of the images, at least 0 and less than 1")
-    apart = {split: there for split, names in SPLITS.items() for name in names if _json_files(there := folder / name)}
+    apart = _apart(folder)
     if annotations is None and not _json_files(folder) and apart:
         if test_fraction:
             raise ValueError(f"data detection_folder: {folder} has folders for its splits; leave test_fraction out")
@@ -105,6 +110,7 @@ def _opened(
     masks: bool,
     keep_empty: bool,
     eval_batch: int,
+    notes: Sequence[str] = (),
 ) -> DetectionData:
     first, *others = found
     for other in others:
@@ -124,6 +130,7 @@ def _opened(
         masks=masks,
         keep_empty=keep_empty,
         eval_batch=eval_batch,
+        notes=notes,
         caution=shared_images(records),
     )
 
@@ -156,12 +163,32 @@ def _folder(name: str, data_dir: Path | None) -> Path:
 
 
 def _instances(folder: Path, split: str) -> Path | None:
-    """The annotation file of a split: the newest year where there are several, and others, such as valminusminival, only where
-    there is no year."""
-    files = sorted((folder / "annotations").glob(f"instances_{split}*.json"))
-    years = [file for file in files if file.stem.removeprefix(f"instances_{split}").isdigit()]
-    chosen = years or files
-    return chosen[-1] if chosen else None
+    """The annotation file of a split: of that name alone, else of the newest year, and others, such as valminusminival, only
+    where there is neither."""
+    files = _candidates(folder, split)
+    rests = {file: file.stem.removeprefix(f"instances_{split}") for file in files}
+    for chosen in ([file for file in files if not rests[file]], [file for file in files if rests[file].isdigit()], files):
+        if chosen:
+            return chosen[-1]
+    return None
+
+
+def _candidates(folder: Path, split: str) -> list[Path]:
+    return sorted((folder / "annotations").glob(f"instances_{split}*.json"))
+
+
+def _apart(folder: Path) -> dict[str, Path]:
+    """The folder of each split, where each has its own."""
+    found = {}
+    for split, names in SPLITS.items():
+        places = [folder / name for name in names if _json_files(folder / name)]
+        if len(places) > 1:
+            raise ValueError(
+                f"data detection_folder: {places[0]} and {places[1]} are both folders of {split}; keep one of them"
+            )
+        if places:
+            found[split] = places[0]
+    return found
 
 
 def _images(folder: Path, name: str) -> Path:

@@ -1,7 +1,6 @@
 """Annotation files in COCO's form: a dict of "images", "annotations" and "categories"."""
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .record import Record
-from .segments import Segment, read_segment
+from .segments import Segment, area_of, read_segment
 
 
 @dataclass(frozen=True)
@@ -76,17 +75,19 @@ def _annotation(annotation: Any, images: Mapping[int, Any], labels: Mapping[int,
     if category not in labels:
         raise ValueError(f"it is of category {category!r}, which is not among the categories")
     box = annotation["bbox"]
-    if not (isinstance(box, Sequence) and len(box) == 4 and all(_is_number(side) for side in box)):
+    if not (isinstance(box, Sequence) and len(box) == 4 and all(is_number(side) for side in box)):
         raise ValueError(f"its bbox is {box!r:.60}; expected four numbers: left, top, width, height")
+    about = images[image]
+    segment = read_segment(annotation.get("segmentation"), about["height"], about["width"])
     area = annotation.get("area")
-    area = box[2] * box[3] if area is None else area
-    if not _is_number(area):
+    if area is None:
+        masked = area_of(segment)
+        area = box[2] * box[3] if masked is None else masked
+    if not is_number(area):
         raise ValueError(f"its area is {area!r:.40}, no number")
     crowd = annotation.get("iscrowd") or 0
     if crowd not in (0, 1):
         raise ValueError(f"its iscrowd is {crowd!r:.40}, neither 0 nor 1")
-    about = images[image]
-    segment = read_segment(annotation.get("segmentation"), about["height"], about["width"])
     return (*box, labels[category], area, crowd), segment
 
 
@@ -114,7 +115,7 @@ def _by_id(what: str, entries: Sequence[Any]) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for place, entry in enumerate(entries):
         where = f"{what}[{place}]"
-        if not isinstance(entry, Mapping) or not _is_whole(entry.get("id")):
+        if not isinstance(entry, Mapping) or not is_whole(entry.get("id")):
             raise ValueError(f"{where} has no id that is a whole number: {entry!r:.60}")
         if entry["id"] in found:
             raise ValueError(f"{where} has the id {entry['id']}, which another one of {what} has too")
@@ -122,7 +123,7 @@ def _by_id(what: str, entries: Sequence[Any]) -> dict[int, Any]:
         if what == "images":
             _text(what, entry, "file_name")
             names += ["height", "width"]
-            if not all(_is_whole(entry.get(side)) and entry[side] > 0 for side in ("height", "width")):
+            if not all(is_whole(entry.get(side)) and entry[side] > 0 for side in ("height", "width")):
                 size = f"{entry.get('height')!r} and {entry.get('width')!r}"
                 raise ValueError(f"image {entry['id']} has height and width {size}; expected whole numbers of pixels")
         found[int(entry["id"])] = {**entry, **{name: int(entry[name]) for name in names}}
@@ -138,12 +139,13 @@ def _text(what: str, entry: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _is_whole(value: Any) -> bool:
-    return _is_number(value) and value == int(value)
+def is_whole(value: Any) -> bool:
+    return is_number(value) and value == int(value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Any) -> bool:
+    """Finite, and no integer that is too large for a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def _json(file: Path) -> Any:

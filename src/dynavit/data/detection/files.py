@@ -75,10 +75,10 @@ def file_data(
         arranged["val"] = [arranged["train"][place] for place in held]
         arranged["train"] = [arranged["train"][place] for place in kept]
     if "train" in arranged:
-        arranged["train"], dropped = trainable(arranged["train"], keep_empty)
+        arranged["train"], dropped = trainable(arranged["train"], keep_empty, masks)
         said += dropped
         if not arranged["train"]:
-            raise ValueError(f"{name}: no training image has a box that can be learned")
+            raise ValueError(f"{name}: no training image has a box that can be learned: {'; '.join(dropped)}")
     splits, limited = limit({split: as_split(found) for split, found in arranged.items() if found}, config)
     data = DetectionData(
         name,
@@ -126,20 +126,23 @@ def cut(images: int, fraction: float, seed: int) -> tuple[list[int], list[int]]:
     return sorted(set(range(images)) - set(held.tolist())), held.tolist()
 
 
-def trainable(records: Sequence[Record], keep_empty: bool) -> tuple[list[Record], list[str]]:
-    """Images that are trained on, and what is to be said about the others."""
+def trainable(records: Sequence[Record], keep_empty: bool, masks: bool) -> tuple[list[Record], list[str]]:
+    """Images that are trained on, and what is to be said about the others. Where masks are learned, an image of objects without
+    any is left out even with `keep_empty`: they would be taught as background."""
     large = [record for record in records if min(record.height, record.width) >= SMALLEST_SIDE]
-    full = [record for record in large if keep_empty or record.usable.any()]
-    notes = []
-    if small := len(records) - len(large):
-        notes.append(f"training leaves out {small} images with a side below {SMALLEST_SIDE} pixels")
-    if empty := len(large) - len(full):
-        notes.append(f"training leaves out {empty} images without boxes (loading.options.keep_empty keeps them)")
-    if dropped := sum(int((~record.usable & ~record.crowd).sum()) for record in full):
-        notes.append(
-            f"training leaves out {dropped} boxes that lie outside of their image, have no area or a side below 1 pixel"
-        )
-    return full, notes
+    shown = [record for record in large if not (masks and record.usable.any()) or record.learnable(masks).any()]
+    full = [record for record in shown if keep_empty or record.usable.any()]
+    empty = sum(bool(record.crowd.all()) for record in shown) if not keep_empty else 0
+    counts = {
+        f"images with a side below {SMALLEST_SIDE} pixels": len(records) - len(large),
+        "images none of whose objects has a mask": len(large) - len(shown),
+        "images without boxes (loading.options.keep_empty keeps them)": empty,
+        "images none of whose boxes can be learned": len(shown) - len(full) - empty,
+        "boxes that lie outside of their image, have no area or a side below 1 pixel": sum(
+            int((~record.usable & ~record.crowd).sum()) for record in large
+        ),
+    }
+    return full, [f"training leaves out {count} {what}" for what, count in counts.items() if count]
 
 
 def limit(splits: Mapping[str, DetectionSplit], config: DataConfig) -> tuple[dict[str, DetectionSplit], list[str]]:

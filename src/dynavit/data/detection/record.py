@@ -55,6 +55,10 @@ class Record:
         inside = (corners[:, 2] > corners[:, 0]) & (corners[:, 3] > corners[:, 1])
         return ~self.crowd & inside & (self.areas > 0) & (self.boxes[:, 2:] >= SMALLEST).all(1)
 
+    def learnable(self, masks: bool) -> NDArray[np.bool_]:
+        """(n,) what is learned; where masks are, only what has one."""
+        return self.usable & self.masked if masks else self.usable
+
     @property
     def masked(self) -> NDArray[np.bool_]:
         """(n,) which have a mask."""

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .coco_tools import coco_tools
-from .rle import Mask, counts_of, decode
+from .rle import Mask, area, counts_of, decode
 
 Polygons = list[NDArray[np.float64]]  # x, y, x, y, ... of each part of an object
 Segment = Polygons | dict[str, Any] | None  # None: an object without a mask
 
 FEWEST = 6  # numbers of a polygon: three corners
+FAR = 1e5  # pixels from any image; to fill a polygon takes as long as its border is
 
 
 def read_segment(found: Any, height: int, width: int) -> Segment:
@@ -33,10 +34,15 @@ def _run_lengths(found: Mapping[str, Any], height: int, width: int) -> dict[str,
     size = found.get("size")
     if not isinstance(size, Sequence) or list(size) != [height, width]:
         raise ValueError(f"its mask has the size {size}, and its image {[height, width]}")
+    if "counts" not in found:
+        raise ValueError("its mask has a size and no counts")
     counts = counts_of(found)
     if (counts < 0).any() or counts.sum() != height * width:
         raise ValueError(f"its run lengths cover {int(counts.sum())} of {height * width} pixels")
-    return {"size": [height, width], "counts": found["counts"]} if counts[1::2].any() else None
+    if not counts[1::2].any():
+        return None
+    text = found["counts"] if isinstance(found["counts"], str | bytes) else None
+    return {"size": [height, width], "counts": counts.tolist() if text is None else text}  # whole, though spelled 7.0
 
 
 def _polygon(found: Any) -> NDArray[np.float64]:
@@ -52,7 +58,21 @@ def _polygon(found: Any) -> NDArray[np.float64]:
         raise ValueError(
             f"one of its polygons has {len(numbers)} numbers, or one that is none; expected pairs: x, y, x, y, ..."
         )
+    if len(numbers) and not -FAR < numbers.min() <= numbers.max() < FAR:
+        raise ValueError(f"one of its polygons reaches to {max(numbers, key=abs):g} pixels, far outside of any image")
     return numbers.astype(np.float64)
+
+
+def area_of(segment: Segment) -> float | None:
+    """Pixels of run lengths, what lies inside polygons; None without a mask."""
+    if segment is None or isinstance(segment, dict):
+        return segment and float(area(segment))
+    return float(sum(abs(_inside(polygon[::2], polygon[1::2])) for polygon in segment))
+
+
+def _inside(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """What a polygon encloses, by the shoelace formula."""
+    return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
 
 
 def mask_of(segment: Segment, height: int, width: int) -> Mask:

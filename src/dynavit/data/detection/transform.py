@@ -92,12 +92,15 @@ def prepared(image: Image.Image, record: Record, how: Preparation, *, masks: boo
     height, width = pixels.shape[-2:]
     down, across = height / record.height, width / record.width
     scale = np.array([across, down, across, down])
-    usable = record.usable & record.masked if masks else record.usable
-    corners = record.corners
+    usable, corners = record.learnable(masks), record.corners
+    found = record.masks(usable) if masks else []
+    if not all(mask.any() for mask in found):  # a polygon may cover nothing
+        usable[np.flatnonzero(usable)[[not mask.any() for mask in found]]] = False
+        found = [mask for mask in found if mask.any()]
     target = {
         "boxes": torch.from_numpy(corners[usable] * scale).float(),
         "labels": torch.from_numpy(record.labels[usable]),
-        "masks": resized_masks(record.masks(usable), height, width) if masks else None,
+        "masks": resized_masks(found, height, width) if masks else None,
         "crowd_boxes": torch.from_numpy(corners[record.crowd] * scale).float(),
         "image_id": record.id,
         "original_size": (record.height, record.width),
