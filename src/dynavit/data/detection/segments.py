@@ -65,8 +65,10 @@ def _polygon(found: Any) -> NDArray[np.float64]:
 
 def area_of(segment: Segment) -> float | None:
     """Pixels of run lengths, what lies inside polygons; None without a mask."""
-    if segment is None or isinstance(segment, dict):
-        return segment and float(area(segment))
+    if segment is None:
+        return None
+    if isinstance(segment, dict):
+        return float(area(segment))
     return float(sum(abs(_inside(polygon[::2], polygon[1::2])) for polygon in segment))
 
 
