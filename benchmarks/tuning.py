@@ -2,6 +2,8 @@
 
 python benchmarks/tuning.py runs/tune --out FILE
 python benchmarks/tuning.py runs/e1 --test --out FILE          runs that were planned as a result
+
+With --test, runs that are not finished are left out, and norms are compared with `ln` over the seeds they share (NORM-seedS).
 """
 
 import argparse
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from dynavit.analysis.statistics import paired_difference
 from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
 
@@ -33,23 +36,43 @@ def row(run, with_test):
     }
 
 
+def differences(rows):
+    """Test top-1 of each norm less that of `ln`, paired by seed."""
+    arms = {}
+    for name, found in rows.items():
+        norm, _, seed = name.rpartition("-seed")
+        arms.setdefault(norm, {})[int(seed)] = found["test"]["top1"]
+    if "ln" not in arms:
+        return {}
+    found = {norm: paired_difference(tops, arms["ln"]) for norm, tops in arms.items() if norm != "ln"}
+    return {
+        norm: {"mean": each.mean, "seeds": each.seeds, "interval95": each.interval and list(each.interval)}
+        for norm, each in found.items()
+        if each
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--test", action="store_true", help="with results on test")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    rows = {run.parent.name: row(run.parent, options.test) for run in sorted(options.directory.glob("*/metrics.jsonl"))}
+    kept = "finished.json" if options.test else "metrics.jsonl"
+    rows = {run.parent.name: row(run.parent, options.test) for run in sorted(options.directory.glob(f"*/{kept}"))}
+    compared = differences(rows) if options.test else {}
     for name, found in rows.items():
         last = found["validation"][-1] if found["validation"] else {"epoch": 0.0, "top1": float("nan")}
-        print(f"{name:12} {found['steps']:6} steps, validation {last['top1']:.2%} after {last['epoch']:.2f} epochs")
+        print(f"{name:12} {found['steps']:6} steps, validation {last['top1']:.2%} after {last['epoch']:.2f} epochs", found.get("test", ""))
+    print(*(f"{norm} - ln: {each}" for norm, each in compared.items()), sep="\n")
     if options.out is not None:
         write_json(
             options.out,
             {
-                "command": f"python benchmarks/tuning.py runs/tune{' --test' * options.test}",
+                "command": f"python benchmarks/tuning.py runs/{options.directory.name}{' --test' * options.test}",
                 "machine": describe_machine(),
                 "rows": rows,
+                **({"top1_less_that_of_ln": compared} if compared else {}),
             },
         )
 
