@@ -63,7 +63,10 @@ def main():
     compared = differences(rows) if options.test else {}
     for name, found in rows.items():
         last = found["validation"][-1] if found["validation"] else {"epoch": 0.0, "top1": float("nan")}
-        print(f"{name:12} {found['steps']:6} steps, validation {last['top1']:.2%} after {last['epoch']:.2f} epochs", found.get("test", ""))
+        print(
+            f"{name:12} {found['steps']:6} steps, validation {last['top1']:.2%} after {last['epoch']:.2f} epochs",
+            found.get("test", ""),
+        )
     print(*(f"{norm} - ln: {each}" for norm, each in compared.items()), sep="\n")
     if options.out is not None:
         write_json(
