@@ -66,6 +66,18 @@ def test_images_of_a_guest_get_what_loading_offers(plug_in, tmp_path):
     }
 
 
+def test_options_of_a_guest_have_the_type_that_it_names(plug_in):
+    plug_in(STRIPES)
+    with pytest.raises(ValueError, match="loading.options.width='wide': a whole number"):
+        open_data("stripes", None, DataConfig(options={"width": "wide"}))
+
+
+@pytest.mark.parametrize("kind", ["Iterable[int]", "'OfACheckerOnly'"])
+def test_types_that_nobody_can_check_are_left_to_the_guest(plug_in, kind):
+    plug_in("from collections.abc import Iterable\n" + STRIPES.replace("width: int", f"width: {kind}"))
+    assert open_data("stripes", None, DataConfig(options={"width": 2})).splits
+
+
 def test_its_first_line_is_listed(plug_in):
     assert "stripes" not in list_data()
     plug_in(STRIPES)
