@@ -3,7 +3,7 @@
 python benchmarks/tuning.py runs/tune --out FILE
 python benchmarks/tuning.py runs/e1 --test --out FILE          runs that were planned as a result
 
-With --test, runs that are not finished are left out, and norms are compared with `ln` over the seeds they share (NORM-seedS).
+With --test, runs that are not finished are left out, and norms are compared with `ln` over the seeds they share.
 """
 
 import argparse
@@ -39,9 +39,8 @@ def row(run, with_test):
 def differences(rows):
     """Test top-1 of each norm less that of `ln`, paired by seed."""
     arms = {}
-    for name, found in rows.items():
-        norm, _, seed = name.rpartition("-seed")
-        arms.setdefault(norm, {})[int(seed)] = found["test"]["top1"]
+    for found in rows.values():
+        arms.setdefault(found["options"]["norm"], {})[found["options"]["seed"]] = found["test"]["top1"]
     if "ln" not in arms:
         return {}
     found = {norm: paired_difference(tops, arms["ln"]) for norm, tops in arms.items() if norm != "ln"}
@@ -67,7 +66,8 @@ def main():
             f"{name:12} {found['steps']:6} steps, validation {last['top1']:.2%} after {last['epoch']:.2f} epochs",
             found.get("test", ""),
         )
-    print(*(f"{norm} - ln: {each}" for norm, each in compared.items()), sep="\n")
+    for norm, each in compared.items():
+        print(f"{norm} - ln: {each}")
     if options.out is not None:
         write_json(
             options.out,

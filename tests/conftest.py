@@ -11,6 +11,7 @@ import pytest
 from skip_rule import ALLOWED, SHARED, SkipRule
 
 # Processes take whole files, and a long one that begins last would keep the others waiting: these begin, the longest first.
+# They are those of `make test`.
 LONGEST = (
     "tests/doors/test_doors.py",
     "tests/deploy/serve/test_page_states.py",

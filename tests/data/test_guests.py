@@ -78,6 +78,12 @@ def test_types_that_nobody_can_check_are_left_to_the_guest(plug_in, kind):
     assert open_data("stripes", None, DataConfig(options={"width": 2})).splits
 
 
+def test_an_opener_may_be_any_callable(plug_in):
+    plain = STRIPES.replace('@dynavit.register_data("stripes")', "")
+    plug_in(plain + '\nfrom functools import partial\ndynavit.register_data("stripes")(partial(open_stripes, width=2))')
+    assert open_data("stripes").splits
+
+
 def test_its_first_line_is_listed(plug_in):
     assert "stripes" not in list_data()
     plug_in(STRIPES)

@@ -77,8 +77,7 @@ def check_numbers() -> None:
                 assert_close({key: found[key]}, {key: value}, tolerance)
 
 
-# test_dtn.py and the others run the library that the first compiler found has made, gcc almost everywhere.
-@pytest.mark.slow  # whichever compiler built the library has all other tests of it
+@pytest.mark.slow  # test_dtn.py and the others run what the first compiler found has made, gcc almost everywhere
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_every_compiler_gives_the_equations(compile_with, compiler):
     assert compile_with(compiler) is not None

@@ -96,8 +96,8 @@ def _about(name: str) -> str:
 
 
 def _check_options(name: str, opener: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Options are the keyword-only arguments of an opener. All that are given have to exist and to be of the type that is
-    written there, all without default be given."""
+    """Options are the keyword-only arguments of an opener. Those given must exist and have the annotated type; those without a
+    default must be given."""
     own = inspect.signature(opener).parameters.values()
     options = {parameter.name: parameter.default for parameter in own if parameter.kind is parameter.KEYWORD_ONLY}
     unknown = [option for option in given if option not in options]
@@ -109,7 +109,7 @@ def _check_options(name: str, opener: Callable[..., Any], given: Mapping[str, An
         raise ValueError(f"the data set {name} needs --loading.options.{missing[0]}")
     try:
         hints = get_type_hints(opener, include_extras=True)
-    except NameError:  # of a guest whose types are there for type checkers only
+    except (NameError, AttributeError, TypeError):  # a guest may be no plain function, or name types for type checkers only
         return
     for option in given.keys() & options.keys():
         with contextlib.suppress(TypeError):  # a guest's type may be one that `check_fits` does not know

@@ -378,6 +378,15 @@ def test_wrong_annotations_are_named():
             evaluate_detections(wrong, results)
 
 
+def test_numbers_of_numpy_and_images_without_a_name_will_do():
+    truth, results = scene(2)
+    theirs = [{**entry, "image_id": np.int64(entry["image_id"]), "score": np.float32(entry["score"])} for entry in results]
+    annotations = [{**entry, "bbox": np.array(entry["bbox"])} for entry in truth["annotations"]]
+    nameless = {**truth, "images": [{**image, "file_name": None} for image in truth["images"]], "annotations": annotations}
+    expected = evaluate_detections(truth, [{**entry, "score": float(np.float32(entry["score"]))} for entry in results])
+    assert evaluate_detections(nameless, theirs) == expected
+
+
 def test_ids_sizes_and_run_lengths_may_be_spelled_as_floats():
     truth, results = scene(2)
     spelled = json.loads(json.dumps(truth))

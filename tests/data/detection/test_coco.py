@@ -190,7 +190,7 @@ def test_nothing_to_learn_is_explained(tmp_path):
     write_coco(tmp_path)
     (tmp_path / "annotations" / "instances_train2017.json").write_text(json.dumps(useless))
     reasons = "1 images without boxes .*; training leaves out 3 images none of whose boxes can be learned; .* 7 boxes that lie"
-    with pytest.raises(ValueError, match=f"no training image has a box that can be learned: .*{reasons}"):
+    with pytest.raises(ValueError, match=f"no training image is left: .*{reasons}"):
         opened(tmp_path)
 
 
@@ -272,6 +272,7 @@ def test_a_folder_with_splits(tmp_path):
     shutil.copytree(tmp_path / "valid", tmp_path / "val")
     with pytest.raises(ValueError, match="/val and .*/valid are both folders of val; keep one of them"):
         opened(tmp_path, "detection_folder")
+    assert opened(tmp_path, "detection_folder", annotations="train/_annotations.coco.json", images="train").splits
 
 
 # ---- What a run stores

@@ -107,6 +107,7 @@ WRONG = [
     (("annotations", 0, "segmentation", [[1e7, 1, 2e7, 1, 2e7, 9]]), "annotation 12: .* reaches to 2e\\+07 pixels, far"),
     (("annotations", 0, "bbox", [1, 1, 10**400, 5]), "annotation 12: its bbox is"),
     (("annotations", 5, "segmentation", {"size": [64, 48], "counts": [10**400]}), "annotation 0: run lengths are"),
+    (("annotations", 5, "segmentation", {"size": [64, 48], "counts": [2**64, 5]}), "annotation 0: run lengths are"),
     (("images", 1, "id", 10**400), r"images\[1\] has no id that is a whole number"),
     (("images", 1, "id", 7), r"images\[1\] has the id 7, which another one of images has too"),
     (("images", 1, "id", "seven"), r"images\[1\] has no id that is a whole number"),
@@ -142,8 +143,9 @@ def test_without_an_area_it_is_that_of_the_mask():
     corner = [0, 0, 4, 0, 4, 8, 12, 8, 12, 12, 0, 12]
     thin["annotations"][6] |= {"bbox": [0, 0, 40, 40], "area": None, "segmentation": [corner, [20, 20, 24, 20, 24, 22, 20, 22]]}
     assert parse_coco(thin).records[1].areas[1] == 8 * 4 + 4 * 12 + 4 * 2
-    thin["annotations"][6]["segmentation"] = None
-    assert parse_coco(thin).records[1].areas[1] == 1600
+    for none in (None, [[0, 0, 40, 0, 0, 40, 40, 40]]):  # the second crosses itself, so that its two halves cancel
+        thin["annotations"][6]["segmentation"] = none
+        assert parse_coco(thin).records[1].areas[1] == 1600
 
 
 def test_run_lengths_of_zeros_are_no_mask():

@@ -92,12 +92,8 @@ def test_constant_maps_stay_constant_and_ramps_give_the_bins_centres():
     torch.testing.assert_close(roi_align(ramp, inside, 4, 0.25)[0, 0, 0], expected.double(), rtol=1e-12, atol=1e-12)
 
 
-def test_many_boxes_are_cut_into_chunks_and_none_gives_none(monkeypatch):
-    features = some_map()
-    whole = roi_align(features, BOXES, 2, 0.25)
-    monkeypatch.setattr("dynavit.models.detection.roi_align.CHUNK", 3)
-    assert torch.allclose(roi_align(features, BOXES, 2, 0.25), whole, atol=1e-14)
-    assert roi_align(features, BOXES[:0], 2, 0.25).shape == (0, 2, 2, 2)
+def test_no_box_gives_none():
+    assert roi_align(some_map(), BOXES[:0], 2, 0.25).shape == (0, 2, 2, 2)
 
 
 def test_torchvisions_own_python_agrees_inside():
@@ -128,10 +124,14 @@ def test_rois_of_each_image_come_from_their_level():
     assert pool_rois(maps, (4, 8, 16, 32), [torch.zeros(0, 4), torch.zeros(0, 4)], 2).shape == (0, 1, 2, 2)
 
 
-@pytest.mark.parametrize("small", [0, 400])
-def test_rois_of_small_and_large_maps_are_the_loops(monkeypatch, small):
-    """By either form; the second image ends after 40 of its 48 rows and 44 of its 56 columns of pixels."""
-    monkeypatch.setattr("dynavit.models.detection.roi_align.SMALL", small)
+@pytest.mark.parametrize(("small", "other"), [(0, "roi_align_separable"), (56, "roi_align")])
+def test_rois_of_small_and_large_maps_are_the_loops(monkeypatch, small, other):
+    """Maps of 12 x 14 cells and 3 bins: from SMALL = 56 on by products, else by sampling, in chunks of 3 boxes. The second
+    image ends after 40 of its 48 rows and 44 of its 56 columns of pixels."""
+    module = "dynavit.models.detection.roi_align"
+    monkeypatch.setattr(f"{module}.SMALL", small)
+    monkeypatch.setattr(f"{module}.CHUNK", 3)
+    monkeypatch.setattr(f"{module}.{other}", None)
     maps = torch.stack([some_map(), some_map().flip(2)])
     found = pool_rois([maps], [4], [BOXES, BOXES[:3]], 3, extents=[(48, 56), (40, 44)])
     expected = [loops(maps[0], BOXES, 3, 0.25, 2, True), loops(maps[1, :, :10, :11], BOXES[:3], 3, 0.25, 2, True)]

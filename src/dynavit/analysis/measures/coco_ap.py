@@ -33,7 +33,7 @@ def evaluate_detections(
     annotations or results hold no masks.
 
     Args:
-        ground_truth: annotations in COCO's form.
+        ground_truth: annotations in COCO's form; images need their height and width, files need not be named.
         results: detections in COCO's form; those of other images than `image_ids` are an error. A box may be missing where
             there is a mask, and is the one around it then.
         image_ids: the images that were looked at, all annotated ones if not given. Objects of others are not missed.
@@ -71,12 +71,12 @@ def without_repeats(found: Sequence[tuple[int, Any]]) -> dict[int, Any]:
 
 
 def _parsed(ground_truth: Mapping[str, Any]) -> CocoFile:
-    """As the reader of files takes it, which finds whatever is wrong. Only, files of images need not be named, and images may
-    be a part of those that are annotated."""
+    """As the reader of files takes it, which finds whatever is wrong. Two exceptions: files of images need not be named, and
+    images may be a part of those that are annotated."""
     if isinstance(ground_truth, Mapping) and all(
         isinstance(ground_truth.get(name), list) for name in ("images", "annotations")
     ):
-        images = [{"file_name": "-", **image} if isinstance(image, Mapping) else image for image in ground_truth["images"]]
+        images = [{**image, "file_name": "-"} if isinstance(image, Mapping) else image for image in ground_truth["images"]]
         known = {image["id"] for image in images if isinstance(image, Mapping) and is_whole(image.get("id"))}
         own = [entry for entry in ground_truth["annotations"] if not _of_another_image(entry, known)]
         ground_truth = {**ground_truth, "images": images, "annotations": own}

@@ -78,8 +78,8 @@ def open_detection_folder(
     folder = _folder("detection_folder", data_dir)
     if not 0 <= test_fraction < 1:
         raise ValueError(f"loading.options.test_fraction={test_fraction} is a part of the images, at least 0 and less than 1")
-    apart = _apart(folder)
-    if annotations is None and not _json_files(folder) and apart:
+    apart = {} if annotations is not None or _json_files(folder) else _apart(folder)
+    if apart:
         if test_fraction:
             raise ValueError(f"data detection_folder: {folder} has folders for its splits; leave test_fraction out")
         files = {split: _only_json(there) for split, there in apart.items()}

@@ -1,9 +1,11 @@
 """Annotation files in COCO's form: a dict of "images", "annotations" and "categories"."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +77,13 @@ def _annotation(annotation: Any, images: Mapping[int, Any], labels: Mapping[int,
     if category not in labels:
         raise ValueError(f"it is of category {category!r}, which is not among the categories")
     box = annotation["bbox"]
-    if not (isinstance(box, Sequence) and len(box) == 4 and all(is_number(side) for side in box)):
+    if not (isinstance(box, Sequence | np.ndarray) and len(box) == 4 and all(is_number(side) for side in box)):
         raise ValueError(f"its bbox is {box!r:.60}; expected four numbers: left, top, width, height")
     about = images[image]
     segment = read_segment(annotation.get("segmentation"), about["height"], about["width"])
     area = annotation.get("area")
     if area is None:
-        masked = area_of(segment)
-        area = box[2] * box[3] if masked is None else masked
+        area = area_of(segment) or box[2] * box[3]
     if not is_number(area):
         raise ValueError(f"its area is {area!r:.40}, no number")
     crowd = annotation.get("iscrowd") or 0
@@ -144,8 +145,10 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Finite, and no integer that is too large for a float."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def _json(file: Path) -> Any:

@@ -78,7 +78,7 @@ def file_data(
         arranged["train"], dropped = trainable(arranged["train"], keep_empty, masks)
         said += dropped
         if not arranged["train"]:
-            raise ValueError(f"{name}: no training image has a box that can be learned: {'; '.join(dropped)}")
+            raise ValueError(f"{name}: no training image is left: {'; '.join(dropped)}")
     splits, limited = limit({split: as_split(found) for split, found in arranged.items() if found}, config)
     data = DetectionData(
         name,

@@ -57,7 +57,7 @@ def counts_of(rle: Mapping[str, Any]) -> Counts:
         numbers = np.asarray(counts, np.float64)  # exact below 2**53
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"run lengths are a text or a list of whole numbers, not {counts!r:.40}") from error
-    if numbers.ndim != 1 or (numbers % 1 != 0).any():
+    if numbers.ndim != 1 or (numbers % 1 != 0).any() or (abs(numbers) >= 2**53).any():
         raise ValueError(f"run lengths are a text or a list of whole numbers, not {counts!r:.40}")
     return numbers.astype(np.int64)
 

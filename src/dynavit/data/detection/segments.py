@@ -13,7 +13,7 @@ Polygons = list[NDArray[np.float64]]  # x, y, x, y, ... of each part of an objec
 Segment = Polygons | dict[str, Any] | None  # None: an object without a mask
 
 FEWEST = 6  # numbers of a polygon: three corners
-FAR = 1e5  # pixels from any image; to fill a polygon takes as long as its border is
+FAR = 1e5  # pixels outside of any image; filling a polygon takes time in proportion to its border
 
 
 def read_segment(found: Any, height: int, width: int) -> Segment:
@@ -41,8 +41,8 @@ def _run_lengths(found: Mapping[str, Any], height: int, width: int) -> dict[str,
         raise ValueError(f"its run lengths cover {int(counts.sum())} of {height * width} pixels")
     if not counts[1::2].any():
         return None
-    text = found["counts"] if isinstance(found["counts"], str | bytes) else None
-    return {"size": [height, width], "counts": counts.tolist() if text is None else text}  # whole, though spelled 7.0
+    spelled = found["counts"] if isinstance(found["counts"], str | bytes) else counts.tolist()  # whole, though written 7.0
+    return {"size": [height, width], "counts": spelled}
 
 
 def _polygon(found: Any) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 256  # boxes at once
-SMALL = 400  # cells of a map, for each bin of a side, up to which two products beat sampling (benchmarks/roi_forms.py)
+SMALL = 400  # cells of a map, for each bin of a side, up to which two products beat sampling on a CPU (benchmarks/roi_forms.py)
 FINEST = 56  # side in pixels where boxes leave the finest level
 
 
@@ -20,8 +20,6 @@ def roi_align(features: Tensor, boxes: Tensor, bins: int, scale: float, samples:
     """(c, rows, cols), (k, 4) in pixels -> (k, c, bins, bins), by sampling: for large maps and few samples."""
     if not len(boxes):
         return features.new_zeros(0, len(features), bins, bins)
-    if len(boxes) > CHUNK:
-        return torch.cat([roi_align(features, part, bins, scale, samples, aligned=aligned) for part in boxes.split(CHUNK)])
     axes = [_samples(boxes[:, at::2], bins, scale, samples, aligned) for at in (1, 0)]  # y, x: each (k, bins * samples)
     inside = [_inside(at, length) for at, length in zip(axes, features.shape[1:], strict=True)]
     # grid_sample counts from -1, the first cell's centre, to 1, the last one's.
@@ -78,7 +76,8 @@ def pool_rois(
             if len(chosen):
                 shown = features[image, :, : height and height // stride, : width and width // stride]
                 form = roi_align_separable if shown[0].numel() <= SMALL * bins else roi_align
-                found = found.index_copy(0, chosen, form(shown, own[chosen], bins, 1 / stride, samples))
+                parts = [form(shown, part, bins, 1 / stride, samples) for part in own[chosen].split(CHUNK)]
+                found = found.index_copy(0, chosen, torch.cat(parts))
         pooled.append(found)
     return torch.cat(pooled)
 
