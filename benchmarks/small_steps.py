@@ -15,13 +15,13 @@ import yaml
 
 from dynavit import TrainConfig
 from dynavit.bench.machine import describe_machine
+from dynavit.cli.recipes import DIRECTORY
 from dynavit.common.files import write_json
 from dynavit.engine.optimiser import make_optimiser, set_lr
 from dynavit.runs.assemble import training_task
 from dynavit.runs.config import from_plain
 
 ROUNDS, WARM_UP = 60, 5
-RECIPE = Path(__file__).parents[1] / "src/dynavit/recipes/cifar10.yaml"
 
 
 def step_of(config):
@@ -53,7 +53,7 @@ def main():
     if options.data_dir:
         cifar = {"data": "cifar10", "data_dir": str(options.data_dir), "batch_size": 128}
         cases["vit_mini, cifar10, batch 128"] = {"model": "vit_mini", **cifar}
-        cases["recipe cifar10"] = yaml.safe_load(RECIPE.read_text()) | cifar
+        cases["recipe cifar10"] = yaml.safe_load((DIRECTORY / "cifar10.yaml").read_text()) | cifar
     rows = {}
     for name, config in cases.items():
         ln, dtn = (step_of(from_plain(TrainConfig, config | {"norm": norm})) for norm in ("ln", "dtn"))

@@ -107,6 +107,8 @@ def _check_options(name: str, opener: Callable[..., Any], given: Mapping[str, An
         raise nearest_match_error(f"option of the data set {name}", unknown[0], options)
     if missing := [option for option, default in options.items() if default is inspect.Parameter.empty and option not in given]:
         raise ValueError(f"the data set {name} needs --loading.options.{missing[0]}")
+    if not given:
+        return
     try:
         hints = get_type_hints(opener, include_extras=True)
     except (NameError, AttributeError, TypeError):  # a guest may be no plain function, or name types for type checkers only

@@ -6,6 +6,7 @@ Every step maps image, boxes and masks alike. Boxes are continuous: a box that c
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -94,9 +95,9 @@ def prepared(image: Image.Image, record: Record, how: Preparation, *, masks: boo
     scale = np.array([across, down, across, down])
     usable, corners = record.learnable(masks), record.corners
     found = record.masks(usable) if masks else []
-    if not all(mask.any() for mask in found):  # a polygon may cover nothing
-        usable[np.flatnonzero(usable)[[not mask.any() for mask in found]]] = False
-        found = [mask for mask in found if mask.any()]
+    if masks:  # a polygon may cover nothing
+        covering = [bool(mask.any()) for mask in found]
+        usable[usable], found = covering, list(compress(found, covering))
     target = {
         "boxes": torch.from_numpy(corners[usable] * scale).float(),
         "labels": torch.from_numpy(record.labels[usable]),
