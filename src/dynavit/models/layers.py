@@ -19,6 +19,7 @@ from ..norms import LayerNorm, Norm
 from ..norms.contract import Grid
 from ..norms.factory import norm_class_of
 from ..norms.seat import Seat, seat_norm
+from .attend import attend
 
 NORM_SITES = {"both": ("attn", "mlp"), "attn": ("attn",), "mlp": ("mlp",)}  # which norms of a block carry a model's norm
 
@@ -51,7 +52,7 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (b, h, t, d)
         keys = mask[:, None, None, :] if mask is not None and self.hides_padding else None  # (b, 1, 1, n)
         drop = self.attn_drop if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=drop, scale=self.scale)
+        y = attend(q, k, v, mask=keys, drop=drop, scale=self.scale)
         return self.proj_drop(self.proj(y.transpose(1, 2).flatten(2)))
 
 

@@ -12,6 +12,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from ..norms.contract import Grid, Norm
+from .attend import attend
 from .layers import (
     NORM_SITES,
     Block,
@@ -64,7 +65,7 @@ class ReducedAttention(nn.Module):
             source = self.norm(self.sr(image).flatten(2).transpose(1, 2), mask=real)
         k, v = self.kv(source).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (b, h, n, d)
         keys = real[:, None, None, :] if real is not None and self.hides_padding else None  # (b, 1, 1, n)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=self.attn_drop if self.training else 0.0)
+        y = attend(q, k, v, mask=keys, drop=self.attn_drop if self.training else 0.0)
         return self.proj_drop(self.proj(y.transpose(1, 2).flatten(2)))
 
     def _cells(self, mask: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..norms.contract import statistics_dtype
+from .attend import attend
 from .conv_tokens import Split, grids_of
 from .layers import Mlp, check_norm, make_norm, pair, resize_positions
 from .registry import register_model
@@ -93,7 +94,7 @@ class WidthAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x)[:, None].chunk(3, -1)  # (b, 1, t, width)
-        y = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        y = attend(q, k, v, scale=self.scale)
         return v[:, 0] + self.proj(y[:, 0])
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...norms import Norm
 from ...norms.contract import Grid
+from ..attend import attend
 from ..layers import Mlp, make_norm
 from .upsample import TokenMap
 
@@ -92,7 +93,7 @@ class ReuseAttention(nn.Module):
             logits = logits if bias is None else logits + bias
             y = logits.softmax(-1) @ v
         else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
+            y = attend(q, k, v, mask=bias, scale=self.scale)
         return self.proj(y.transpose(1, 2).flatten(2)), logits
 
 
