@@ -11,19 +11,20 @@ import torch.nn.functional as F
 from norms import dtn_oracle
 
 
-def cascade(state, images, *, splits, depth, heads, norm="ln", eps=1e-5, feature_reuse=True, relation_reuse=True):
+def cascade(state, images, *, splits, depth, heads, norm="ln", eps=1e-5, feature_reuse=True, relation_reuse=True, pool="token"):
     found, before = [], None
+    depths = [depth] * len(splits) if isinstance(depth, int) else depth
     for at, own in enumerate(splits):
         weights = {name.removeprefix(f"exits.{at}."): value for name, value in state.items() if name.startswith(f"exits.{at}.")}
         x, grid = tokens(weights, images, own)
         reuse = before if before is not None else (None, None, None)
-        logits, x, relations = trunk(weights, x, grid, reuse, depth, heads, norm, eps, feature_reuse, relation_reuse)
+        logits, x, relations = trunk(weights, x, grid, reuse, depths[at], heads, norm, eps, feature_reuse, relation_reuse, pool)
         found.append(logits)
         before = (x, relations, grid)
     return found
 
 
-def trunk(w, x, grid, before, depth, heads, norm, eps, feature_reuse, relation_reuse):
+def trunk(w, x, grid, before, depth, heads, norm, eps, feature_reuse, relation_reuse, pool):
     features, relations, old = before
     b, n, c = x.shape
     x = torch.cat([w["cls_token"].expand(b, 1, c), x], 1) + w["pos_embed"]
@@ -56,7 +57,9 @@ def trunk(w, x, grid, before, depth, heads, norm, eps, feature_reuse, relation_r
                 h = torch.cat([part for pair in zip(x.chunk(heads, 2), few.chunk(heads, 2), strict=True) for part in pair], 2)
         h = any_norm(block, "norm2", h, grid, norm, eps)
         x = x + linear(block, "mlp.fc2", gelu(linear(block, "mlp.fc1", h)))
-    return linear(w, "head", layer_norm(w, "norm", x, eps)[:, 0]), x, torch.cat(kept, 1)
+    answers = layer_norm(w, "norm", x, eps)
+    answer = answers[:, 0] if pool == "token" else answers[:, 1:].sum(1) / n
+    return linear(w, "head", answer), x, torch.cat(kept, 1)
 
 
 def enlarge_last(x, old, new):
@@ -76,6 +79,8 @@ def tokens(w, images, splits):
         for name, (_, stride, padding) in zip(names, splits, strict=True):
             x = gelu(x) if name != names[0] else x
             x = F.conv2d(x, w[f"{name}.weight"], w[f"{name}.bias"], stride=stride, padding=padding)
+            if f"tokenizer.norms.{name[-1]}.weight" in w:
+                x = batch_norm(w, f"tokenizer.norms.{name[-1]}", x)
         return x.flatten(2).transpose(1, 2), tuple(x.shape[2:])
     for at, (kernel, stride, padding) in enumerate(splits, 1):
         grid = tuple((side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:])
@@ -105,6 +110,14 @@ def layer_norm(w, name, x, eps):
     mean = x.mean(-1, keepdim=True)
     var = (x - mean).square().mean(-1, keepdim=True)
     return (x - mean) / (var + eps).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def batch_norm(w, name, x):
+    """With running statistics. (b, c, rows, cols)"""
+    mean, var, weight, bias = (
+        w[f"{name}.{part}"][:, None, None] for part in ("running_mean", "running_var", "weight", "bias")
+    )
+    return (x - mean) / (var + 1e-5).sqrt() * weight + bias
 
 
 def linear(w, name, x):

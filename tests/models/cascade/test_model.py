@@ -93,6 +93,23 @@ def test_qkv_bias_learned_positions_and_eps():
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("pool", ["token", "mean"])
+def test_exits_of_their_own_depth_with_norms_in_their_stems(pool):
+    shape, depths = "stems of convolutions", (1, 3)
+    tokens = {"kind": "conv", "norm": "bn", "pool": pool}
+    cascade = build(shape, depth=depths, tokens=tokens, relation_reuse=False)
+    assert [len(exit.blocks) for exit in cascade.exits] == [1, 3]
+    with torch.no_grad():
+        for name, buffer in cascade.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                buffer.copy_(torch.rand_like(buffer) + 0.5)
+    x = images(shape)
+    given = {"splits": SHAPES[shape][1], "depth": depths, "heads": 4, "relation_reuse": False, "pool": pool}
+    wanted = cascade_oracle.cascade(cascade.state_dict(), x, **given)
+    for one, other in zip(cascade(x), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("cached", [1, 50, 2000])
 def test_relations_are_mixed_the_same_in_pieces_of_any_size(monkeypatch, cached):
     cascade, x = build("two square grids"), images("two square grids", batch=5)
@@ -239,6 +256,11 @@ def describe(model):
         ({"token": {"kind": "conv"}}, "unknown option of model 'dvt_vit_digits' 'token'. Did you mean 'tokens'"),
         ({"tokens": {"kind": "hard"}}, "unknown kind of tokens 'hard'"),
         ({"tokens": {"splits": [[[3, 2]]]}}, "one .kernel, stride, padding. for each step"),
+        ({"tokens": {"pool": "men"}}, "unknown pool 'men'. Did you mean 'mean'"),
+        ({"tokens": {"norm": "bn"}}, "a norm between steps, 'bn', is for tokens of the kind \"conv\""),
+        ({"depth": [2, 3, 4]}, "2 exits need one depth, or one for each of them, at least 1; got .2, 3, 4."),
+        ({"depth": [2, 0]}, "at least 1; got .2, 0."),
+        ({"depth": [2, 3]}, "exits of different depths, .2, 3., cannot reuse relations; take relation_reuse=False"),
     ],
 )
 def test_groups_that_cannot_be_understood(options, message):
@@ -257,6 +279,7 @@ def test_groups_that_cannot_be_understood(options, message):
         pytest.param("dvt_deit_small", 224, [7, 10, 14], 70.44, marks=pytest.mark.slow),
         ("dvt_deit_tiny", 224, [7, 10, 14], 19.36),
         ("dvt_vit_micro", 32, [4, 8], 0.527),
+        ("dvt_vit_mini", 32, [4, 8], 0.702),
         ("dvt_vit_digits", 8, [2, 4], 0.127),
     ],
 )

@@ -67,6 +67,25 @@ def dvt_vit_micro(**kwargs: Any) -> Cascade:
 
 
 @register_model(task="early_exit")
+def dvt_vit_mini(**kwargs: Any) -> Cascade:
+    """A cascade for small photographs: 4x4 tokens in 2 blocks, then 8x8 tokens in 4, which are the model of the recipe `cifar10`.
+
+    The first exit takes a sixth of the last one's time, most of it for convolutions on 8x8 pixels. Nothing is reused: making
+    channels of the few tokens for the many takes a quarter of the last exit's time.
+    """
+    splits = (((6, 4, 1), (3, 1, 1), (3, 1, 1), (3, 2, 1), (1, 1, 0)), ((3, 2, 1), (3, 1, 1), (3, 2, 1), (3, 1, 1), (1, 1, 0)))
+    options = cascade_options(
+        kwargs,
+        tokens=Tokens(splits, "conv", norm="bn", positions="learned", pool="mean"),
+        blocks=Blocks(96, (2, 4), 4, 2.0),
+        reuse=Reuse(feature=False, relation=False, hidden=32, width=16, detach=True),
+        img_size=32,
+        num_classes=10,
+    )
+    return Cascade(**options)
+
+
+@register_model(task="early_exit")
 def dvt_vit_digits(**kwargs: Any) -> Cascade:
     """A cascade for tiny images: 2x2 and 4x4 patches of 8-pixel images, 3 blocks of 48 channels."""
     options = cascade_options(

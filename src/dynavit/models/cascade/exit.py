@@ -24,6 +24,7 @@ class Exit(nn.Module):
 
     Args:
         splits: of its own tokenizer, one of `tokens.splits`.
+        depth: how many blocks it has.
         before: the grid of the exit before; None for the first exit, which reuses nothing.
         The others: see `Cascade`.
     """
@@ -37,6 +38,7 @@ class Exit(nn.Module):
         in_chans: int,
         num_classes: int,
         splits: Sequence[Split],
+        depth: int,
         before: Grid | None,
         tokens: Tokens,
         blocks: Blocks,
@@ -45,7 +47,7 @@ class Exit(nn.Module):
         norm_options: dict[str, Any],
     ) -> None:
         super().__init__()
-        dim, depth, heads, eps = blocks.embed_dim, blocks.depth, blocks.heads, blocks.eps
+        dim, heads, eps = blocks.embed_dim, blocks.heads, blocks.eps
         if before is None:
             reuse = replace(reuse, feature=False, relation=False)
         self.tokenizer: TokensToToken | ConvTokens
@@ -54,8 +56,8 @@ class Exit(nn.Module):
                 dim, splits=tuple(splits), in_chans=in_chans, width=tokens.width, drop=tokens.drop_rate
             )
         else:
-            self.tokenizer = ConvTokens(dim, splits, in_chans, tokens.width)
-        self.grid = self.tokenizer.grids(img_size)[-1]
+            self.tokenizer = ConvTokens(dim, splits, in_chans, tokens.width, norm=tokens.norm)
+        self.grid, self.pool = self.tokenizer.grids(img_size)[-1], tokens.pool
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
         shape = (1 + math.prod(self.grid), dim)
         if tokens.positions == "learned":
@@ -112,4 +114,5 @@ class Exit(nn.Module):
         for block, bias in zip(self.blocks, biases, strict=True):
             x, logits = block(x, grid, upsample, features, bias, keep_relations)
             kept.append(logits)
-        return self.head(self.norm(x[:, :1])[:, 0]), x, torch.cat(kept, 1) if keep_relations else None
+        answer = self.norm(x[:, :1] if self.pool == "token" else x[:, 1:]).mean(1)
+        return self.head(answer), x, torch.cat(kept, 1) if keep_relations else None

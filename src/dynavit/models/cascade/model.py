@@ -53,12 +53,16 @@ class Cascade(TimmModel):
         self.splits = tokens.splits
         self.exits = nn.ModuleList()
         before: Grid | None = None
-        for splits in tokens.splits:
+        depths = blocks.depths(len(tokens.splits))
+        if reuse.relation and len(set(depths)) > 1:
+            raise ValueError(f"Cascade: exits of different depths, {depths}, cannot reuse relations; take relation_reuse=False")
+        for splits, depth in zip(tokens.splits, depths, strict=True):
             exit = Exit(
                 img_size=self.img_size,
                 in_chans=in_chans,
                 num_classes=num_classes,
                 splits=splits,
+                depth=depth,
                 before=before,
                 tokens=tokens,
                 blocks=blocks,

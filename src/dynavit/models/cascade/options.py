@@ -22,15 +22,19 @@ class Tokens:
         splits: for each exit (kernel, stride, padding) of the steps of its tokenizer. A single step is a convolution.
         kind: what several steps are: "soft" splits of T2T-ViT with a performer after each but the last, or "conv"olutions.
         width: channels between two steps.
+        norm: between convolutions, such as "bn"; the norm of the blocks does not touch it. None: without.
         drop_rate: dropout of the performers.
         positions: fixed "sinusoid" over the sequence, or "learned".
+        pool: what an exit answers from: its class "token", or the "mean" of the others, which a short training learns faster.
     """
 
     splits: tuple[tuple[Split, ...], ...]
     kind: Literal["soft", "conv"] = "soft"
     width: int = 64
+    norm: str | None = None
     drop_rate: float = 0.1
     positions: Literal["sinusoid", "learned"] = "sinusoid"
+    pool: Literal["token", "mean"] = "token"
 
     def __post_init__(self) -> None:
         if not self.splits or not all(self.splits):
@@ -39,6 +43,10 @@ class Tokens:
             raise nearest_match_error("kind of positions", self.positions, ("sinusoid", "learned"))
         if self.kind not in ("soft", "conv"):
             raise nearest_match_error("kind of tokens", self.kind, ("soft", "conv"))
+        if self.pool not in ("token", "mean"):
+            raise nearest_match_error("pool", self.pool, ("token", "mean"))
+        if self.norm is not None and self.kind != "conv":
+            raise ValueError(f'Cascade: a norm between steps, {self.norm!r}, is for tokens of the kind "conv"')
         object.__setattr__(self, "splits", tuple(checked_splits("Cascade", own) for own in self.splits))
 
 
@@ -47,17 +55,29 @@ class Blocks:
     """The blocks of every exit.
 
     Attributes:
+        depth: blocks of every exit, or how many each exit has, coarse to fine; the same for all if relations are reused.
         eps: of every norm but the tokenizers'.
         drop_path_rate: stochastic depth of an exit's last block.
     """
 
     embed_dim: int = 256
-    depth: int = 12
+    depth: int | tuple[int, ...] = 12
     heads: int = 4
     mlp_ratio: float = 2.0
     qkv_bias: bool = False
     eps: float = 1e-5
     drop_path_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.depth, int):
+            object.__setattr__(self, "depth", tuple(self.depth))  # a file holds lists
+
+    def depths(self, exits: int) -> tuple[int, ...]:
+        """Of each exit."""
+        found = (self.depth,) * exits if isinstance(self.depth, int) else self.depth
+        if len(found) != exits or min(found) < 1:
+            raise ValueError(f"Cascade: {exits} exits need one depth, or one for each of them, at least 1; got {self.depth}")
+        return found
 
 
 @dataclass(frozen=True)
@@ -81,7 +101,7 @@ class Reuse:
 
 Group = Tokens | Blocks | Reuse
 
-# Flat name -> its group, and its name there.
+# Flat name -> its group, and its name there. What is newer than groups has no flat name.
 FLAT = {
     "splits": ("tokens", "splits"),
     "token_width": ("tokens", "width"),
