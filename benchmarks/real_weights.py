@@ -174,7 +174,8 @@ def main():
         print(json.dumps(result, indent=2), flush=True)
         if options.out is not None:
             before = json.loads(options.out.read_text()) if options.out.is_file() else {}
-            command = "python benchmarks/real_weights.py all --weights WEIGHTS --images IMAGES --out FILE"
+            words = [options.check, "--weights WEIGHTS --images IMAGES", *(["--quiet"] if options.quiet else []), "--out FILE"]
+            command = " ".join(["python benchmarks/real_weights.py", *words])
             write_json(options.out, before | {"command": command, "model": NAME, name: result})
 
 

@@ -19,6 +19,7 @@ from .config import TrainPlan
 from .contract import Task
 from .ema import Ema
 from .finite import explain
+from .memory import keep_freed_memory
 from .optimiser import load_optimiser_state, make_optimiser, optimiser_state, set_lr, set_weight_decay
 from .optional import optional_methods
 from .processes import Processes
@@ -43,6 +44,8 @@ class Trainer:
         self.task, self.plan, self.processes = task, plan, processes
         self.total, self.steps_per_epoch = total, steps_per_epoch
         self.warmup = min(plan.optim.warmup_steps or round(plan.optim.warmup_epochs * steps_per_epoch), total // 2)
+        if processes.device.type == "cpu":
+            keep_freed_memory()
         self.placed = processes.place(task).train()
         self.optimiser = make_optimiser(task, plan.optim, processes.device)
         self.parameters = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]

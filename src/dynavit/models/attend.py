@@ -11,7 +11,9 @@ from torch import Tensor
 KEPT = 512 * 512  # scores of a head that may be kept for the gradient: beyond, memory decides
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, drop: float = 0.0, scale: float | None = None) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, drop: float = 0.0, scale: float | None = None
+) -> Tensor:
     """Queries (b, h, t, d) look at keys and values (b, h, n, d). -> (b, h, t, d)
 
     `mask`, broadcast to (b, h, t, n), is True where a key may be seen, or a number that is added to the score.

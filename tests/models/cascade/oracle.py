@@ -114,9 +114,7 @@ def layer_norm(w, name, x, eps):
 
 def batch_norm(w, name, x):
     """With running statistics. (b, c, rows, cols)"""
-    mean, var, weight, bias = (
-        w[f"{name}.{part}"][:, None, None] for part in ("running_mean", "running_var", "weight", "bias")
-    )
+    mean, var, weight, bias = (w[f"{name}.{part}"][:, None, None] for part in ("running_mean", "running_var", "weight", "bias"))
     return (x - mean) / (var + 1e-5).sqrt() * weight + bias
 
 

@@ -1,0 +1,135 @@
+"""Cascades trained from scratch beside single models of several sizes: accuracy on test over time, images really leaving.
+
+    python benchmarks/cascade_envelope.py --cascades RUNS/cascade-seed{0,1,2} --goals RUNS/ln-seed{0,1,2} \\
+        --others RUNS/single-* --data-dir DIR --out FILE
+
+A cascade and the goal of the same place in the list are a pair. Thresholds come from validation: the cheapest with the goal's
+accuracy there less 0.1 points (or, if none has it, the most accurate). They are judged on test, and executed: `predict`, images
+leave. The curve has the best thresholds of validation for each budget, its accuracy on test, its time from the exits' times.
+Time is CPU time of one thread, all models of a pair in turn.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from pretrained_cascade import evenly, forward, prediction
+
+from dynavit.analysis.statistics import mean, paired_difference
+from dynavit.bench.exits import exit_gmacs
+from dynavit.bench.flops import count_macs
+from dynavit.bench.machine import describe_machine
+from dynavit.bench.timing import time_interleaved
+from dynavit.common.files import write_json
+from dynavit.models.cascade.calibration import simulate, trade_off
+from dynavit.models.cascade.policy import EVERYONE, NOBODY, ExitPolicy
+from dynavit.runs.calibrate import Exits
+from dynavit.runs.subject import Subject
+
+KIND = "max_softmax"
+SLACK = 0.001  # of validation accuracy, as planned
+TIMED = {64: 640, 1: 48}  # batch size -> images
+CURVE = 40  # budgets
+
+
+@torch.no_grad()
+def accuracies(run, data_dir):
+    """A single model, and the share of right answers on val and test."""
+    opened = Subject(run=run, data_dir=data_dir).open()
+    found = {}
+    for split in ("val", "test"):
+        batches = [batch for (batch,) in opened.loader(split, 500).epoch()]
+        right = [(opened.model(batch.inputs).argmax(-1) == batch.targets).sum().item() for batch in batches]
+        found[split] = sum(right) / sum(len(batch.targets) for batch in batches)
+    return opened.model, found
+
+
+@torch.no_grad()
+def judge(cascade_run, single_runs, data_dir, repeats):
+    """One cascade and single models, the first of which is its goal."""
+    exits = Exits.open(Subject(run=cascade_run, data_dir=data_dir), ("val", "test"))
+    cascade, count = exits.cascade, len(exits.cascade.exits)
+    val, test = (exits.look_at(split, KIND) for split in ("val", "test"))
+    singles = {run.name: accuracies(run, data_dir) for run in single_runs}
+    goal = next(iter(singles.values()))[1]["val"] - SLACK
+    some = test.images[:1]
+    alone = {"val": val.correct.mean(1).tolist(), "test": test.correct.mean(1).tolist(), "gmacs": exit_gmacs(cascade, some)}
+    result = {
+        "singles": {name: top1 | {"gmacs": count_macs(model, some) / 1e9} for name, (model, top1) in singles.items()},
+        "exits": alone,
+    }
+    up_to = {f"exit {k + 1}": (*(NOBODY,) * k, *(EVERYONE,) * (count - k)) for k in range(count)}
+    for batch, images in TIMED.items():
+        timed = evenly(test.images, images)
+        ways = {name: forward(model, timed, batch) for name, (model, _) in singles.items()}
+        ways |= {name: prediction(cascade, timed, each, batch) for name, each in up_to.items()}
+        costs = [1e3 * timing.median / images for timing in in_turn({name: ways[name] for name in up_to}, repeats).values()]
+        curve = trade_off(val.conf, val.correct, costs)
+        reached = bool(curve.accuracy.max() >= goal)
+        point = curve.for_accuracy(goal if reached else curve.accuracy.max())
+        ways["early exit"] = prediction(cascade, timed, point.thresholds, batch)
+        timings = in_turn(ways, repeats)
+        base = timings[single_runs[0].name]
+        on_test = simulate(test.conf, test.correct, costs, [point.thresholds])[0]
+        left = cascade.predict(timed, ExitPolicy(point.thresholds, KIND)).exit
+        budgets = [curve.for_budget(budget) for budget in np.linspace(costs[0], costs[-1], CURVE)]
+        judged = simulate(test.conf, test.correct, costs, [each.thresholds for each in budgets])
+        curve_on_test = zip(judged.cost.round(4).tolist(), judged.accuracy.tolist(), strict=True)
+        result[f"batch {batch}"] = {
+            "goal reached on val": reached,
+            "early exit": {"val": point.accuracy, "test": on_test.accuracy, "shares": on_test.shares},
+            "thresholds": point.thresholds[:-1],
+            "left at exit 1 of the timed": float((left == 0).float().mean()),
+            "milliseconds": {name: 1e3 * timing.median / images for name, timing in timings.items()},
+            "time / goal": {name: timing.ratio(base) for name, timing in timings.items()},
+            "curve": list(curve_on_test),
+        }
+    return result
+
+
+def in_turn(ways, repeats):
+    return time_interleaved(ways, repeats=repeats, inner=1, warmup=1, clock=time.process_time)
+
+
+def summary(rows, goals):
+    """Differences to the goals over seeds, in points, and quotients of time."""
+    found = {}
+    for batch in TIMED:
+        parts = [row[f"batch {batch}"] for row in rows]
+        ours = dict(enumerate(part["early exit"]["test"] for part in parts))
+        theirs = dict(enumerate(row["singles"][goal.name]["test"] for row, goal in zip(rows, goals, strict=True)))
+        ratios = [part["time / goal"]["early exit"][0] for part in parts]
+        difference = paired_difference(ours, theirs)
+        found[f"batch {batch}"] = {
+            "test, early exit - goal": difference and [difference.mean, difference.interval and list(difference.interval)],
+            "time / goal": [mean(ratios), ratios],
+        }
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cascades", type=Path, nargs="+", required=True)
+    parser.add_argument("--goals", type=Path, nargs="+", required=True, help="a single model for each cascade")
+    parser.add_argument("--others", type=Path, nargs="*", default=[], help="further single models, timed with the first pair")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--quiet", action="store_true", help="nothing else was running on the machine")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for cascade, goal in zip(given.cascades, given.goals, strict=True):
+        rows.append(judge(cascade, [goal, *([] if rows else given.others)], given.data_dir, given.repeats))
+    command = "python benchmarks/cascade_envelope.py --cascades RUN... --goals RUN... --others RUN... --data-dir DIR --out FILE"
+    about = {"command": command, "machine": describe_machine(), "quiet": given.quiet, "clock": "CPU time of one thread"}
+    result = about | {"summary": summary(rows, given.goals), "seeds": rows}
+    write_json(given.out, result)
+    for name, found in result["summary"].items():
+        print(name, found)
+
+
+if __name__ == "__main__":
+    main()
