@@ -1,4 +1,4 @@
-"""A training step on a CPU: precision, the form of attention, and whether freed memory is kept; the model of the recipe cifar10.
+"""A training step on a CPU: precision, form of attention, and whether freed memory is kept; the model of the recipe cifar10.
 
     python benchmarks/cpu_steps.py [--quiet] [--out FILE]
 

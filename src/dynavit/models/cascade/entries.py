@@ -68,7 +68,7 @@ def dvt_vit_micro(**kwargs: Any) -> Cascade:
 
 @register_model(task="early_exit")
 def dvt_vit_mini(**kwargs: Any) -> Cascade:
-    """A cascade for small photographs: 4x4 tokens in 2 blocks, then 8x8 tokens in 4, which are the model of the recipe `cifar10`.
+    """A cascade for small photographs: 4x4 tokens in 2 blocks, then the model of the recipe `cifar10`, 8x8 tokens in 4 blocks.
 
     The first exit takes a sixth of the last one's time, most of it for convolutions on 8x8 pixels. Nothing is reused: making
     channels of the few tokens for the many takes a quarter of the last exit's time.
