@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-KEPT = 512 * 512  # scores of a head that may be kept for the gradient: beyond, memory decides
+KEPT = (
+    256 * 256
+)  # scores of a head that may be kept for the gradient, about as many numbers as its MLP keeps; beyond, memory decides
 
 
 def attend(
