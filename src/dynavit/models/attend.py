@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-KEPT = (
-    256 * 256
-)  # scores of a head that may be kept for the gradient, about as many numbers as its MLP keeps; beyond, memory decides
+# Scores of a head that may be kept for the gradient, about as many numbers as the MLP keeps. Beyond, memory decides.
+KEPT = 256 * 256
 
 
 def attend(
