@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_steps.py [--quiet] [--out FILE]
 
-Each way runs in processes of its own, because memory is managed by the process, all ways in turn. Milliseconds of CPU time of
+Beside them attention alone in bfloat16, fused and written out, forward and backward. Each way runs in processes of its own, because memory is managed by the process, all ways in turn. Milliseconds of CPU time of
 one thread for forward and backward pass of 128 images: the median of 15 steps, then that of the rounds.
 """
 
@@ -52,6 +52,26 @@ print(statistics.median(found[5:]))
 """
 
 
+ATTENTION = """
+import sys, time
+import torch
+from dynavit.bench.timing import time_interleaved
+from dynavit.models import attend
+torch.set_num_threads(1)
+shape = b, h, t, d = [int(word) for word in sys.argv[1:]]
+x = torch.randn(b, t, 3 * h * d).bfloat16().requires_grad_()
+def way(kept):
+    def run():
+        attend.KEPT = kept
+        q, k, v = x.unflatten(-1, (3, h, -1)).permute(2, 0, 3, 1, 4)
+        attend.attend(q, k, v).sum().backward()
+    return run
+found = time_interleaved({"fused": way(0), "out": way(t * t)}, repeats=9, inner=1, warmup=2, clock=time.process_time)
+print(1e3 * found["fused"].median, 1e3 * found["out"].median)
+"""
+SHAPES = ((128, 4, 64, 24), (128, 3, 65, 64), (64, 3, 197, 64), (32, 9, 196, 48))  # samples, heads, tokens, channels of a head
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
@@ -69,9 +89,17 @@ def main():
     for norm, times in table.items():
         for way, spent in times.items():
             print(f"{norm:4} {way:36} {spent:6.1f} ms  {times['float32'] / spent:.2f} times as fast as float32")
+    attention = {}
+    for shape in SHAPES:
+        said = subprocess.check_output([sys.executable, "-c", ATTENTION, *map(str, shape)], env=environment, text=True)
+        fused, out = map(float, said.split())
+        attention[str(shape)] = {"fused": fused, "written out": out}
+        print(f"attention {shape}: fused {fused:.1f} ms, written out {out:.1f} ms, {fused / out:.1f} times as fast")
     if given.out is not None:
         facts = {"command": "python benchmarks/cpu_steps.py" + " --quiet" * given.quiet, "quiet": given.quiet}
-        write_json(given.out, facts | {"machine": describe_machine(), "milliseconds": table, "rounds": found})
+        write_json(
+            given.out, facts | {"machine": describe_machine(), "milliseconds": table, "rounds": found, "attention": attention}
+        )
 
 
 if __name__ == "__main__":

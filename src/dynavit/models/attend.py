@@ -20,8 +20,8 @@ def attend(
 
     `mask`, broadcast to (b, h, t, n), is True where a key may be seen, or a number that is added to the score.
     """
-    allowed = mask is not None and mask.dtype == torch.bool
-    if _fused_is_slow(q, k) and not allowed:
+    hides = mask is not None and mask.dtype == torch.bool
+    if _fused_is_slow(q, k) and not hides:
         scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-2, -1)  # (b, h, t, n)
         scores = scores if mask is None else scores + mask
         return F.dropout(scores.softmax(-1), drop) @ v
