@@ -2,8 +2,9 @@
 
     python benchmarks/cpu_steps.py [--quiet] [--out FILE]
 
-Beside them attention alone in bfloat16, fused and written out, forward and backward. Each way runs in processes of its own, because memory is managed by the process, all ways in turn. Milliseconds of CPU time of
-one thread for forward and backward pass of 128 images: the median of 15 steps, then that of the rounds.
+Each way runs in processes of its own, because memory is managed by the process, all ways in turn. Milliseconds of CPU time of
+one thread for forward and backward pass of 128 images: the median of 15 steps, then that of the rounds. Beside them attention
+alone in bfloat16, fused and written out, forward and backward.
 """
 
 import argparse
