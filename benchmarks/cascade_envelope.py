@@ -4,12 +4,14 @@
         --others RUNS/single-* --data-dir DIR --out FILE
 
 A cascade and the goal of the same place in the list are a pair. Thresholds come from validation: the cheapest with the goal's
-accuracy there less 0.1 points (or, if none has it, the most accurate). They are judged on test, and executed: `predict`, images
-leave. The curve has the best thresholds of validation for each budget, its accuracy on test, its time from the exits' times.
-Time is CPU time of one thread, all models of a pair in turn.
+accuracy there less 0.1 points (or, if none has it, the most accurate). They are judged on all of test, and timed on part of it:
+`predict`, images leave. So are a few other thresholds, the most accurate of validation for budgets between the exits. The curve
+has such thresholds for many budgets, with times added up from those of the exits. Time is CPU time of one thread, all models of
+a pair in turn.
 """
 
 import argparse
+import math
 import time
 from pathlib import Path
 
@@ -30,7 +32,8 @@ from dynavit.runs.subject import Subject
 
 KIND = "max_softmax"
 SLACK = 0.001  # of validation accuracy, as planned
-TIMED = {64: 640, 1: 48}  # batch size -> images
+TIMED = {64: 1280, 1: 256}  # batch size -> images
+EXECUTED = (0.2, 0.4, 0.6, 0.8)  # budgets, from the first exit's cost to the last one's
 CURVE = 40  # budgets
 
 
@@ -61,32 +64,56 @@ def judge(cascade_run, single_runs, data_dir, repeats):
         "exits": alone,
     }
     up_to = {f"exit {k + 1}": (*(NOBODY,) * k, *(EVERYONE,) * (count - k)) for k in range(count)}
+    pixels = images_of(exits.opened, "test")
     for batch, images in TIMED.items():
-        timed = evenly(test.images, images)
-        ways = {name: forward(model, timed, batch) for name, (model, _) in singles.items()}
-        ways |= {name: prediction(cascade, timed, each, batch) for name, each in up_to.items()}
-        costs = [1e3 * timing.median / images for timing in in_turn({name: ways[name] for name in up_to}, repeats).values()]
-        curve = trade_off(val.conf, val.correct, costs)
+        timed = evenly(pixels, images)
+        ways = {name: prediction(cascade, timed, each, batch) for name, each in up_to.items()}
+        curve = trade_off(val.conf, val.correct, list(milliseconds(in_turn(ways, repeats), images).values()))
         reached = bool(curve.accuracy.max() >= goal)
-        point = curve.for_accuracy(goal if reached else curve.accuracy.max())
-        ways["early exit"] = prediction(cascade, timed, point.thresholds, batch)
+        chosen = {"early exit": curve.for_accuracy(goal if reached else curve.accuracy.max())}
+        low, high = curve.cost.min(), curve.cost.max()
+        chosen |= {f"budget {share}": curve.for_budget(low + share * (high - low)) for share in EXECUTED}
+        ways |= {name: forward(model, timed, batch) for name, (model, _) in singles.items()}
+        ways |= {name: prediction(cascade, timed, point.thresholds, batch) for name, point in chosen.items()}
         timings = in_turn(ways, repeats)
+        spent = milliseconds(timings, images)
+        costs = [spent[name] for name in up_to]
+        on_test = simulate(test.conf, test.correct, costs, [point.thresholds for point in chosen.values()])
+        budgets = [curve.for_budget(budget).thresholds for budget in np.linspace(low, high, CURVE)]
+        judged = simulate(test.conf, test.correct, costs, budgets)
         base = timings[single_runs[0].name]
-        on_test = simulate(test.conf, test.correct, costs, [point.thresholds])[0]
-        left = cascade.predict(timed, ExitPolicy(point.thresholds, KIND)).exit
-        budgets = [curve.for_budget(budget) for budget in np.linspace(costs[0], costs[-1], CURVE)]
-        judged = simulate(test.conf, test.correct, costs, [each.thresholds for each in budgets])
-        curve_on_test = zip(judged.cost.round(4).tolist(), judged.accuracy.tolist(), strict=True)
         result[f"batch {batch}"] = {
             "goal reached on val": reached,
-            "early exit": {"val": point.accuracy, "test": on_test.accuracy, "shares": on_test.shares},
-            "thresholds": point.thresholds[:-1],
-            "left at exit 1 of the timed": float((left == 0).float().mean()),
-            "milliseconds": {name: 1e3 * timing.median / images for name, timing in timings.items()},
+            "early exit": {
+                name: {
+                    "val": point.accuracy,
+                    "test": float(on_test.accuracy[at]),
+                    "shares": on_test.shares[at].tolist(),
+                    "threshold": None if math.isinf(point.thresholds[0]) else point.thresholds[0],
+                    "left at exit 1 of the timed": left_first(cascade, timed, point),
+                }
+                for at, (name, point) in enumerate(chosen.items())
+            },
+            "milliseconds": spent,
             "time / goal": {name: timing.ratio(base) for name, timing in timings.items()},
-            "curve": list(curve_on_test),
+            "curve": list(zip(judged.cost.round(4).tolist(), judged.accuracy.tolist(), strict=True)),
         }
     return result
+
+
+def images_of(opened, split):
+    return torch.cat([batch.inputs for (batch,) in opened.loader(split, 500).epoch()])
+
+
+def left_first(cascade, images, point):
+    """The share of these images that leaves at exit 1."""
+    exits = [cascade.predict(part, ExitPolicy(point.thresholds, KIND)).exit for part in images.split(64)]
+    return float((torch.cat(exits) == 0).float().mean())
+
+
+def milliseconds(timings, images):
+    """Of an image, by way."""
+    return {name: 1e3 * timing.median / images for name, timing in timings.items()}
 
 
 def in_turn(ways, repeats):
@@ -98,13 +125,14 @@ def summary(rows, goals):
     found = {}
     for batch in TIMED:
         parts = [row[f"batch {batch}"] for row in rows]
-        ours = dict(enumerate(part["early exit"]["test"] for part in parts))
+        ours = dict(enumerate(part["early exit"]["early exit"]["test"] for part in parts))
         theirs = dict(enumerate(row["singles"][goal.name]["test"] for row, goal in zip(rows, goals, strict=True)))
         ratios = [part["time / goal"]["early exit"][0] for part in parts]
         difference = paired_difference(ours, theirs)
         found[f"batch {batch}"] = {
             "test, early exit - goal": difference and [difference.mean, difference.interval and list(difference.interval)],
             "time / goal": [mean(ratios), ratios],
+            "seeds that reach the goal on val": sum(part["goal reached on val"] for part in parts),
         }
     return found
 

@@ -28,11 +28,11 @@ def main():
             goal, base = next(iter(row["singles"])), next(iter(seeds[0]["singles"]))
             scale = seeds[0][batch]["milliseconds"][base] / found["milliseconds"][goal]
             times, tops = zip(*dict.fromkeys((cost * scale, 100 * top) for cost, top in found["curve"]), strict=True)
-            axes.plot(times, tops, color="#d55e00", linewidth=1.2, label="cascade, by its thresholds" if not at else None)
-            left = found["milliseconds"]["early exit"] * scale, 100 * found["early exit"]["test"]
-            axes.plot(
-                *left, "o", color="#d55e00", label="executed, as right as the whole model on validation" if not at else None
-            )
+            axes.plot(times, tops, color="#d55e00", linewidth=1.2, label="cascade, times added up" if not at else None)
+            for name, point in found["early exit"].items():
+                label = "executed: images leave" if not at and name == "early exit" else None
+                left = found["milliseconds"][name] * scale, 100 * point["test"]
+                axes.plot(*left, "o", color="#d55e00", markersize=7 if name == "early exit" else 3, label=label)
             for name, single in row["singles"].items():
                 time, top = found["milliseconds"][name] * scale, 100 * single["test"]
                 axes.plot(time, top, "s", color="#0072b2", label="single models" if not at and name == goal else None)

@@ -97,7 +97,8 @@ def main():
         attention[str(shape)] = {"fused": fused, "written out": out}
         print(f"attention {shape}: fused {fused:.1f} ms, written out {out:.1f} ms, {fused / out:.1f} times as fast")
     if given.out is not None:
-        facts = {"command": "python benchmarks/cpu_steps.py" + " --quiet" * given.quiet, "quiet": given.quiet}
+        command = f"python benchmarks/cpu_steps.py --rounds {given.rounds}" + " --quiet" * given.quiet
+        facts = {"command": command, "quiet": given.quiet}
         write_json(
             given.out, facts | {"machine": describe_machine(), "milliseconds": table, "rounds": found, "attention": attention}
         )

@@ -67,6 +67,11 @@ def test_written_out_only_where_the_fused_gradient_is_slow(monkeypatch):
     assert len(calls) == 4
 
 
-def test_weights_are_dropped_when_written_out():
-    q, k, v = made_up(torch.bfloat16)
-    assert torch.equal(attend(q, k, v, drop=1.0), torch.zeros_like(q))
+def test_weights_are_dropped_when_written_out(monkeypatch):
+    calls = fused_calls(monkeypatch)
+    q, k, _ = made_up(torch.bfloat16, n=4000)
+    ones = torch.ones(2, 3, 4000, 4, dtype=torch.bfloat16)
+    y = attend(q, k, ones, drop=0.5).float()
+    assert not calls
+    assert y.mean().item() == pytest.approx(1, abs=0.05)  # those that are left weigh twice as much
+    assert y.std() > 0.005

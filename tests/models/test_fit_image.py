@@ -45,6 +45,7 @@ def test_patches_follow_the_images(name, side, grid):
     [
         ("dvt_vit_micro", 32, [(4, 4), (8, 8)]),
         ("dvt_vit_micro", 224, [(7, 7), (14, 14)]),  # not 28x28 and 56x56
+        ("dvt_vit_mini", 224, [(7, 7), (14, 14)]),
         ("dvt_vit_digits", 8, [(2, 2), (4, 4)]),
         ("dvt_vit_digits", 32, [(4, 4), (8, 8)]),
         pytest.param("dvt_deit_small", 224, [(7, 7), (10, 10), (14, 14)], marks=pytest.mark.slow),
@@ -52,6 +53,12 @@ def test_patches_follow_the_images(name, side, grid):
 )
 def test_tokens_of_cascades_follow_the_images(name, side, own):
     assert fitted(name, side)[0] == own
+
+
+def test_a_group_of_options_that_is_not_about_tokens_decides_nothing():
+    assert fitted("dvt_vit_micro", 224, tokens={"pool": "mean"})[0] == [(7, 7), (14, 14)]
+    splits = [[[3, 2, 1], [6, 4, 1]], [[3, 2, 1], [3, 2, 1]]]
+    assert fitted("dvt_vit_micro", 64, tokens={"splits": splits})[0] == [(8, 8), (16, 16)]
 
 
 @pytest.mark.parametrize("name", ["vit_tiny", pytest.param("deit_tiny_patch16_224", marks=pytest.mark.slow)])

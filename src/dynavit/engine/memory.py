@@ -1,7 +1,7 @@
 """Memory between training steps on CPUs: the process keeps what it freed, since the next step asks for the same again.
 
 By default glibc returns large blocks to the system at once and gets them back as new pages, which the system fills with zeros
-first: 4 to 12 % of the time of a training step of a small model. Kept, they come as they are (`benchmarks/cpu_steps.py`).
+first: 4 to 11 % of the time of a training step of a small model. Kept, they come as they are (`benchmarks/cpu_steps.py`).
 """
 
 import ctypes

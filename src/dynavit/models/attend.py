@@ -1,8 +1,8 @@
 """Softmax attention, in the form that is fastest where it runs.
 
-torch's fused attention keeps no scores, which is right nearly everywhere. Its backward pass for half precision on CPUs is slow,
-though: with 64 tokens and heads of 24 channels it takes 7.5 times as long as the same products written out, with 197 and 64
-2.8 times (`benchmarks/cpu_steps.py`).
+torch's fused attention keeps no scores, which is right nearly everywhere. In half precision on CPUs its backward pass is slow,
+though: forward and backward in bfloat16 take 7.5 times as long as the same products written out with 64 tokens and heads of 24
+channels, 2.8 times with 197 and 64 (`benchmarks/cpu_steps.py`, one processor).
 """
 
 import torch
@@ -23,7 +23,7 @@ def attend(
     hides = mask is not None and mask.dtype == torch.bool
     if _fused_is_slow(q, k) and not hides:
         scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-2, -1)  # (b, h, t, n)
-        scores = scores if mask is None else scores + mask
+        scores = scores if mask is None else scores + mask.to(scores.dtype)
         return F.dropout(scores.softmax(-1), drop) @ v
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, scale=scale)
 

@@ -55,7 +55,7 @@ def options_for_images(name: str, image_size: Size, given: Mapping[str, Any]) ->
             built = create_model(name)
         own = create_model(**call)
     size: dict[str, Any] = {"img_size": list(image_size)}
-    if any(option in given for option in TOKEN_OPTIONS):
+    if any(_decides(option, given[option]) for option in TOKEN_OPTIONS if option in given):
         return size
     for_small = max(_input_size(own), default=SMALL_IMAGE + 1) <= SMALL_IMAGE
     fewer: Callable[[int], dict[str, Any]] | None = getattr(built, "options_for_fewer_tokens", None)
@@ -93,6 +93,11 @@ def grids(model: nn.Module) -> list[Size]:
     grid = getattr(model, "grid_size", None) or getattr(getattr(model, "patch_embed", None), "grid_size", None)
     found = [getattr(exit, "grid", None) for exit in exits] if isinstance(exits, nn.ModuleList) else [grid]
     return [(int(grid[0]), int(grid[1])) for grid in found if grid]
+
+
+def _decides(option: str, value: Any) -> bool:
+    """Whether this says how many tokens there are. A group of options may be about other things alone."""
+    return option != "tokens" or not isinstance(value, Mapping) or bool({"splits", "kind"} & value.keys())
 
 
 def _input_size(model: nn.Module) -> tuple[int, ...]:

@@ -258,6 +258,10 @@ def describe(model):
         ({"tokens": {"splits": [[[3, 2]]]}}, "one .kernel, stride, padding. for each step"),
         ({"tokens": {"pool": "men"}}, "unknown pool 'men'. Did you mean 'mean'"),
         ({"tokens": {"norm": "bn"}}, "a norm between steps, 'bn', is for tokens of the kind \"conv\""),
+        (
+            {"tokens": {"norm": "bn", "kind": "conv"}},
+            "nothing stands between the steps of a single convolution, so no norm 'bn'",
+        ),
         ({"depth": [2, 3, 4]}, "2 exits need one depth, or one for each of them, at least 1; got .2, 3, 4."),
         ({"depth": [2, 0]}, "at least 1; got .2, 0."),
         ({"depth": [2, 3]}, "exits of different depths, .2, 3., cannot reuse relations; take relation_reuse=False"),
@@ -292,7 +296,8 @@ def test_named_models(name, size, grids, millions):
 
 
 @pytest.mark.parametrize(
-    ("name", "norm"), [("dvt_vit_micro", "dtn"), pytest.param("dvt_vit_digits", "ln", marks=pytest.mark.slow)]
+    ("name", "norm"),
+    [("dvt_vit_micro", "dtn"), ("dvt_vit_mini", "dtn"), pytest.param("dvt_vit_digits", "ln", marks=pytest.mark.slow)],
 )
 def test_small_models_train(name, norm):
     torch.manual_seed(0)

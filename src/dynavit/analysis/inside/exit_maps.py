@@ -1,4 +1,4 @@
-"""Where each exit of a cascade looks in one image: attention rolled out to the class token, on the exit's own grid."""
+"""Where each exit of a cascade looks in one image: attention rolled out to what it answers from, on the exit's own grid."""
 
 import re
 from typing import Any

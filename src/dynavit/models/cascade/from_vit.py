@@ -68,6 +68,10 @@ def _exit(exit: Exit, name: str, weights: Mapping[str, Tensor], grid: Grid) -> d
             f"{name} of the cascade makes its tokens in several steps, a plain vision transformer in one; take a cascade of "
             "patches, such as dvt_deit_tiny or dvt_deit_small"
         )
+    if exit.pool != "token":
+        raise ValueError(
+            f"a plain vision transformer answers from its class token, {name} from a mean; take tokens.pool 'token'"
+        )
     own = exit.state_dict()
     found = {at: tensor for at, tensor in weights.items() if not at.startswith("patch_embed.")}
     found |= {f"tokenizer.proj.{at}": weights[f"{PATCHES}.{at}"] for at in ("weight", "bias") if f"{PATCHES}.{at}" in weights}

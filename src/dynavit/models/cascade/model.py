@@ -50,7 +50,7 @@ class Cascade(TimmModel):
     ) -> None:
         super().__init__()
         self.img_size, self.embed_dim, self.reuse = pair(img_size), blocks.embed_dim, reuse
-        self.splits = tokens.splits
+        self.splits, self.global_pool = tokens.splits, "token" if tokens.pool == "token" else "avg"
         self.exits = nn.ModuleList()
         before: Grid | None = None
         depths = blocks.depths(len(tokens.splits))

@@ -25,7 +25,7 @@ class Tokens:
         norm: between convolutions, such as "bn"; the norm of the blocks does not touch it. None: without.
         drop_rate: dropout of the performers.
         positions: fixed "sinusoid" over the sequence, or "learned".
-        pool: what an exit answers from: its class "token", or the "mean" of the others, which a short training learns faster.
+        pool: what an exit answers from: its class "token", or the "mean" of the others, which may look at the class token.
     """
 
     splits: tuple[tuple[Split, ...], ...]
@@ -47,6 +47,10 @@ class Tokens:
             raise nearest_match_error("pool", self.pool, ("token", "mean"))
         if self.norm is not None and self.kind != "conv":
             raise ValueError(f'Cascade: a norm between steps, {self.norm!r}, is for tokens of the kind "conv"')
+        if self.norm is not None and any(len(own) == 1 for own in self.splits):
+            raise ValueError(
+                f"Cascade: nothing stands between the steps of a single convolution, so no norm {self.norm!r} either"
+            )
         object.__setattr__(self, "splits", tuple(checked_splits("Cascade", own) for own in self.splits))
 
 
