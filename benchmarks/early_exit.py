@@ -2,7 +2,7 @@
 
     python benchmarks/early_exit.py --cascades runs/dvt-seed{0,1,2} --singles runs/single-seed{0,1,2} --data-dir DIR --out FILE
 
-A single model is a cascade with one exit, beside `--model dvt_vit_micro` with `--model_options '{splits: [[[3, 2, 1], [3, 2, 1]]]}'`.
+A single model is a cascade with one exit, with `--model dvt_vit_micro --model_options '{splits: [[[3, 2, 1], [3, 2, 1]]]}'`.
 Thresholds are found on val, as the cheapest that reach the single model's accuracy there, or, if none do, the most accurate;
 and, "in 0.7", as the most accurate with 0.7 of its GMACs. What is printed is of test. Times are taken in turn, of the
 same images, for both models. "its exits alone" runs each exit on a batch of the images that reach it, gathered beforehand: what

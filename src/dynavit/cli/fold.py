@@ -27,7 +27,8 @@ def fold(
     Args:
         run: directory of a run.
         out: where to write; RUN-folded if not given.
-        recalibrate: first recompute statistics of the norms on so many batches of 64 training images.
+        recalibrate: first recompute statistics of the norms on so many batches of 64 training images, varied as in
+            training.
         grid: freeze every DTN for this grid of tokens, such as 14x14, which makes it cheaper and takes no other.
         overwrite: replace a folded run that is there.
         quiet: show no summary, progress or next steps.
