@@ -1,4 +1,4 @@
-"""Imagenette at 128 pixels with a validation split of its own: every tenth training photograph of each class, in the order of names.
+"""Imagenette at 128 pixels with a validation split of its own: every tenth training photograph of each class, by name.
 
     python benchmarks/imagenette_split.py DATA/imagenette-128 DATA/imagenette-128-e4
 

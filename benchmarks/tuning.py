@@ -3,7 +3,8 @@
 python benchmarks/tuning.py runs/tune --out FILE
 python benchmarks/tuning.py runs/e1 --test --out FILE          runs that were planned as a result
 
-With --test, runs that are not finished are left out, and norms are compared with `ln` over the seeds they share.
+With --test, runs that are not finished are left out, and norms are compared with `ln` over the seeds they share. With --add,
+rows of earlier files are kept, of runs whose folders are gone with their machine; a run in the directory replaces its row.
 """
 
 import argparse
@@ -55,10 +56,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--test", action="store_true", help="with results on test")
+    parser.add_argument("--add", type=Path, nargs="+", default=[], help="files of this script")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     kept = "finished.json" if options.test else "metrics.jsonl"
-    rows = {run.parent.name: row(run.parent, options.test) for run in sorted(options.directory.glob(f"*/{kept}"))}
+    earlier = [json.loads(path.read_text()) for path in options.add]
+    rows = {name: found for each in earlier for name, found in each["rows"].items()}
+    rows |= {run.parent.name: row(run.parent, options.test) for run in sorted(options.directory.glob(f"*/{kept}"))}
+    rows = dict(sorted(rows.items()))
     compared = differences(rows) if options.test else {}
     for name, found in rows.items():
         last = found["validation"][-1] if found["validation"] else {"epoch": 0.0, "top1": float("nan")}
@@ -69,11 +74,13 @@ def main():
     for norm, each in compared.items():
         print(f"{norm} - ln: {each}")
     if options.out is not None:
+        flags = " --test" * options.test + " --add FILE" * bool(earlier)
         write_json(
             options.out,
             {
-                "command": f"python benchmarks/tuning.py runs/{options.directory.name}{' --test' * options.test}",
+                "command": f"python benchmarks/tuning.py runs/{options.directory.name}{flags}",
                 "machine": describe_machine(),
+                **({"machines of added rows": [each["machine"] for each in earlier]} if earlier else {}),
                 "rows": rows,
                 **({"top1_less_that_of_ln": compared} if compared else {}),
             },
