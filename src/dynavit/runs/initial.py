@@ -21,6 +21,7 @@ from ..convert.sites import heads_of, read_norm
 from ..convert.start import set_start
 from ..models.cascade import Cascade
 from ..models.cascade.from_vit import exits_from_vit, is_plain_vit, reuse_names, silence_reuse
+from ..models.cascade.plain_form import foreign_part, plain_form
 from ..models.layers import resize_positions
 from ..models.released import import_released
 from ..models.sound_weights import check_sound
@@ -176,9 +177,15 @@ def _address(name: str) -> str:
 
 def _spread_over_exits(cascade: Cascade, own: State, given: Source) -> Source:
     """A plain vision transformer as the source of a cascade: the same for every exit."""
+    foreign = foreign_part(given.weights)
+    if foreign is not None:
+        raise ValueError(
+            f"{given.name} has {foreign}: the exits of a cascade start from a vision transformer that answers from its class "
+            "token and has no other tokens but patches, such as DeiT, DeiT III, DINO or DINOv2 without registers"
+        )
     positions = given.weights["pos_embed"]
     places = _square(positions.shape[1]) if given.model is None else _layout(given.model, positions.shape[1])
-    if positions.dim() != 3 or places is None or places.prefix != 1:
+    if positions.dim() != 3 or places is None or places.prefix > 1:
         raise ValueError(
             f"{given.name} has positions {_by(positions.shape)}; the exits of a cascade start from a vision transformer with "
             "one class token in front of a grid of patches"
@@ -191,7 +198,8 @@ def _spread_over_exits(cascade: Cascade, own: State, given: Source) -> Source:
                 f"things; build the cascade with {have} heads"
             )
     fresh = {name: own[name] for name in reuse_names(cascade)}
-    return Source(given.name, exits_from_vit(cascade, given.weights, places.grid) | fresh)
+    weights = plain_form(given.weights, places.prefix)
+    return Source(given.name, exits_from_vit(cascade, weights, places.grid) | fresh)
 
 
 def _check_heads(model: nn.Module, source: Source) -> None:

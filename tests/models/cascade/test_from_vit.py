@@ -18,13 +18,13 @@ SIZES = {"depth": 2, "embed_dim": 24, "img_size": 32}
 SPLITS = (((16, 16, 0),), ((8, 8, 0),))  # 2x2 tokens, and 4x4 as the plain model has
 
 
-def plain(**options):
+def plain(name="deit_tiny_patch16_224", **options):
     """A plain vision transformer of timm, every number drawn."""
     import timm
 
     torch.manual_seed(0)
     sizes = {**SIZES, "patch_size": 8, "num_heads": 3, "num_classes": 5, **options}
-    model = timm.create_model("deit_tiny_patch16_224", **sizes).double().eval()
+    model = timm.create_model(name, **sizes).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -59,6 +59,22 @@ def test_an_exit_with_the_sources_patches_is_the_source(tmp_path, relation):
     assert near(fine, source(images()))
     assert not near(coarse, source(images()), 1e-3)
     assert "every exit starts from it" in notes[-1]
+
+
+@pytest.mark.parametrize(
+    "name", ["deit3_small_patch16_224", "flexivit_small", "vit_small_patch14_dinov2", "vit_small_patch32_224"]
+)
+def test_any_vision_transformer_of_timm_with_a_class_token_is_an_exit(tmp_path, name):
+    """LayerScale (DeiT III, DINOv2) and a class token without a position (DeiT III, FlexiViT) too."""
+    source, model = plain(name), cascade(feature_reuse=False)
+    started(source, model, tmp_path)
+    assert near(model(images())[1], source(images()))
+
+
+def test_a_source_without_biases_of_its_layers(tmp_path):
+    source, model = plain("deit3_small_patch16_224", proj_bias=False), cascade(feature_reuse=False)
+    with pytest.raises(ValueError, match=r"missing: exits.0.blocks.0.attn.proj.bias"):
+        started(source, model, tmp_path)
 
 
 def test_patches_and_positions_of_another_size(tmp_path):
@@ -124,7 +140,12 @@ def test_heads_for_other_classes_start_fresh(tmp_path):
         ({"depth": 3}, {}, "surplus: exits.0.blocks.2"),
         ({}, {"embed_dim": 36}, "of another shape"),
         ({}, {"splits": (((3, 2, 1), (8, 8, 0)), ((8, 8, 0),)), "tokens": "conv"}, "exit 1 .* in several steps"),
-        ({"reg_tokens": 2}, {}, "one class token in front of a grid"),
+        ({"reg_tokens": 2}, {}, "has register tokens: the exits of a cascade start from"),
+        ({"name": "deit_tiny_distilled_patch16_224"}, {}, "has a distillation token"),
+        ({"pre_norm": True}, {}, "has a norm before its blocks"),
+        ({"global_pool": "avg"}, {}, "has a mean of its patches"),
+        ({"global_pool": "avg", "class_token": False}, {}, "has no class token"),
+        ({"img_size": (32, 40)}, {}, "one class token in front of a grid"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_changes(tmp_path, source, model, message):

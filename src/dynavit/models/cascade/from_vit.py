@@ -24,16 +24,17 @@ from .model import Cascade
 from .reuse import FeatureReuse, RelationReuse, ReuseBlock
 
 PATCHES = "patch_embed.proj"
-_PLAIN = (f"{PATCHES}.weight", "cls_token", "pos_embed", "blocks.0.norm2.weight", "blocks.0.mlp.fc1.weight")
+_PLAIN = (f"{PATCHES}.weight", "pos_embed", "blocks.0.norm2.weight", "blocks.0.mlp.fc1.weight")
 
 
 def is_plain_vit(weights: Mapping[str, Tensor]) -> bool:
-    """Whether these are the weights of a vision transformer as of timm, with a class token and learned positions."""
+    """Whether these are the weights of a vision transformer as of timm, with learned positions."""
     return all(name in weights for name in _PLAIN)
 
 
 def exits_from_vit(cascade: Cascade, weights: Mapping[str, Tensor], grid: Grid) -> dict[str, Tensor]:
-    """Weights by the cascade's names from those of a plain vision transformer, whose positions are on `grid` behind one token.
+    """Weights by the cascade's names from those of a plain vision transformer, whose positions are on `grid` behind one token
+    (see `plain_form`).
 
     What exits reuse of each other is not among them, see `reuse_names`. Heads keep the source's classes, and a depth or width
     that differs is left for the caller to find.
