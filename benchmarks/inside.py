@@ -3,7 +3,7 @@
     dynavit robust LN_RUN RUN                              for each run first, if corruption errors are wanted
     python benchmarks/inside.py --baseline runs/ln-seed{0,1,2} --other runs/dtn-seed{0,1,2} --data-dir DIR --out FILE
 
-Runs are paired by their seeds. Differences are other minus baseline, with Student's 95 % interval. Only layers where the two
+With --add, seeds of earlier files are kept, of runs whose folders are gone with their machine. Runs are paired by their seeds. Differences are other minus baseline, with Student's 95 % interval. Only layers where the two
 models have different norms count for magnitudes and directions: the last blocks keep LayerNorm in both.
 """
 
@@ -64,13 +64,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--baseline", type=Path, nargs="+", required=True)
     parser.add_argument("--other", type=Path, nargs="+", required=True)
+    parser.add_argument("--add", type=Path, nargs="+", default=[], help="files of this script")
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     cards = [ModelCard.read(runs[0]) for runs in (options.baseline, options.other)]
     norm_paths = differing_norms(options.baseline[0], options.other[0])
-    sides, layers, errors = {}, {}, {}
+    earlier = [json.loads(path.read_text()) for path in options.add]
+    sides, layers, errors = (by_seed(earlier, part) for part in ("runs", "attention distances", "corruption errors"))
     for side, runs in (("baseline", options.baseline), ("other", options.other)):
         for run in runs:
             seed = json.loads((run / "env.json").read_text())["seed"]
@@ -106,12 +108,21 @@ def main():
             "norms": [card.model.get("norm") for card in cards],
             "layers": norm_paths,
             "machine": describe_machine(),
+            **({"machines of added seeds": [each["machine"] for each in earlier]} if earlier else {}),
             "rows": rows,
             "runs": sides,
             "attention distances": layers,
             "corruption errors": errors,
         },
     )
+
+
+def by_seed(files, part):
+    """Side -> seed -> what the files say."""
+    found = {}
+    for side, seeds in (item for file in files for item in file[part].items()):
+        found.setdefault(side, {}).update({int(seed): each for seed, each in seeds.items()})
+    return found
 
 
 def without_places(words):
