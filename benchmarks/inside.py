@@ -3,8 +3,9 @@
     dynavit robust LN_RUN RUN                              for each run first, if corruption errors are wanted
     python benchmarks/inside.py --baseline runs/ln-seed{0,1,2} --other runs/dtn-seed{0,1,2} --data-dir DIR --out FILE
 
-With --add, seeds of earlier files are kept, of runs whose folders are gone with their machine. Runs are paired by their seeds. Differences are other minus baseline, with Student's 95 % interval. Only layers where the two
-models have different norms count for magnitudes and directions: the last blocks keep LayerNorm in both.
+Runs are paired by their seeds. Differences are other minus baseline, with Student's 95 % interval. Only layers where the two
+models have different norms count for magnitudes and directions: the last blocks keep LayerNorm in both. With --add, seeds of
+earlier files are kept, of runs whose folders are gone with their machine.
 """
 
 import argparse
