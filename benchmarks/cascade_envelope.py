@@ -62,6 +62,7 @@ def judge(cascade_run, single_runs, data_dir, repeats):
     result = {
         "singles": {name: top1 | {"gmacs": count_macs(model, some) / 1e9} for name, (model, top1) in singles.items()},
         "exits": alone,
+        "test images": len(test.images),
     }
     up_to = {f"exit {k + 1}": (*(NOBODY,) * k, *(EVERYONE,) * (count - k)) for k in range(count)}
     pixels = images_of(exits.opened, "test")

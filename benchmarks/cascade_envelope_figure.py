@@ -1,8 +1,8 @@
 """The figure of docs/results/cascade.md: accuracy on test over time of cascades trained from scratch, and of single models.
 
-python benchmarks/cascade_envelope_figure.py FILE --out docs/results/cascade_cifar10.svg
+python benchmarks/cascade_envelope_figure.py FILE... --out docs/results/cascade_cifar10.svg
 
-FILE is what `cascade_envelope.py` wrote.
+Each FILE is what `cascade_envelope.py` wrote. A model that stands in several of them is named once.
 """
 
 import argparse
@@ -11,17 +11,19 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-NAMES = {"single-4x4-seed0": "4×4 tokens", "single-2blocks-seed0": "2 blocks", "single-64-seed0": "64 channels"}
+NAMES = {"single-4x4": "4×4 tokens", "single-2blocks": "2 blocks", "single-64": "64 channels"}
+GOAL = "8×8 tokens, 4 blocks"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    seeds = json.loads(given.file.read_text())["seeds"]
+    seeds = [seed for file in given.files for seed in json.loads(file.read_text())["seeds"]]
     figure = Figure(figsize=(8.4, 3.6), layout="constrained")
     for axes, batch in zip(figure.subplots(1, 2, sharey=True), ("batch 64", "batch 1"), strict=True):
+        named = set()
         for at, row in enumerate(seeds):
             found = row[batch]
             # Times of different runs of the script differ; a goal's time stands for the whole pair's machine.
@@ -36,14 +38,16 @@ def main():
             for name, single in row["singles"].items():
                 time, top = found["milliseconds"][name] * scale, 100 * single["test"]
                 axes.plot(time, top, "s", color="#0072b2", label="single models" if not at and name == goal else None)
-                if not at:
-                    said = NAMES.get(name, "8×8 tokens, 4 blocks")
+                said = NAMES.get(name.partition("-seed")[0], GOAL)
+                if said not in named:
+                    named.add(said)
                     axes.annotate(said, (time, top), (0, -13), textcoords="offset points", fontsize=8, ha="center")
         axes.set(title=batch, xlabel="ms per image, CPU time")
         axes.margins(x=0.15, y=0.12)
         axes.grid(axis="y", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("right of 10,000 test images, %")
+    images = seeds[0].get("test images", 10_000)  # older files are about CIFAR-10
+    figure.axes[0].set_ylabel(f"right of {images:,} test images, %")
     figure.axes[0].legend(frameon=False, loc="lower right", fontsize=7)
     figure.savefig(given.out, metadata={"Date": None})
 
