@@ -3,11 +3,12 @@
     python benchmarks/cascade_envelope.py --cascades RUNS/cascade-seed{0,1,2} --goals RUNS/ln-seed{0,1,2} \\
         --others RUNS/single-* --data-dir DIR --out FILE
 
-A cascade and the goal of the same place in the list are a pair. Thresholds come from validation: the cheapest with the goal's
-accuracy there less 0.1 points (or, if none has it, the most accurate). They are judged on all of test, and timed on part of it:
-`predict`, images leave. So are a few other thresholds, the most accurate of validation for budgets between the exits. The curve
-has such thresholds for many budgets, with times added up from those of the exits. Time is CPU time of one thread, all models of
-a pair in turn.
+A cascade and the goal of the same place in the list are a pair. Thresholds come from validation: "early exit" are the cheapest
+with the goal's accuracy there less 0.1 points (or, if none has it, the most accurate), "most accurate" those with the highest.
+They are judged on all of test, and timed on part of it: `predict`, images leave. So are a few thresholds of the release's grid,
+which let fixed shares of the validation images leave, however right they are. The curve has all of that grid, with times added
+up from those of the exits. Differences to the goal have a 95 % interval over images, which holds the training fixed. Time is
+CPU time of one thread, all models of a pair in turn.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from dynavit.bench.flops import count_macs
 from dynavit.bench.machine import describe_machine
 from dynavit.bench.timing import time_interleaved
 from dynavit.common.files import write_json
-from dynavit.models.cascade.calibration import simulate, trade_off
+from dynavit.models.cascade.calibration import released_thresholds, simulate, trade_off
 from dynavit.models.cascade.policy import EVERYONE, NOBODY, ExitPolicy
 from dynavit.runs.calibrate import Exits
 from dynavit.runs.subject import Subject
@@ -33,19 +34,18 @@ from dynavit.runs.subject import Subject
 KIND = "max_softmax"
 SLACK = 0.001  # of validation accuracy, as planned
 TIMED = {64: 1280, 1: 256}  # batch size -> images
-EXECUTED = (0.2, 0.4, 0.6, 0.8)  # budgets, from the first exit's cost to the last one's
-CURVE = 40  # budgets
+EXECUTED = (2, 5, 9, 13)  # p of the release's grid: of two exits 91, 80, 69, 61 % leave at the first
+CURVE = range(1, 60)
 
 
 @torch.no_grad()
-def accuracies(run, data_dir):
-    """A single model, and the share of right answers on val and test."""
+def answers(run, data_dir):
+    """A single model, and whether it is right, image by image, on val and test."""
     opened = Subject(run=run, data_dir=data_dir).open()
     found = {}
     for split in ("val", "test"):
         batches = [batch for (batch,) in opened.loader(split, 500).epoch()]
-        right = [(opened.model(batch.inputs).argmax(-1) == batch.targets).sum().item() for batch in batches]
-        found[split] = sum(right) / sum(len(batch.targets) for batch in batches)
+        found[split] = torch.cat([opened.model(batch.inputs).argmax(-1) == batch.targets for batch in batches]).numpy()
     return opened.model, found
 
 
@@ -55,33 +55,38 @@ def judge(cascade_run, single_runs, data_dir, repeats):
     exits = Exits.open(Subject(run=cascade_run, data_dir=data_dir), ("val", "test"))
     cascade, count = exits.cascade, len(exits.cascade.exits)
     val, test = (exits.look_at(split, KIND) for split in ("val", "test"))
-    singles = {run.name: accuracies(run, data_dir) for run in single_runs}
-    goal = next(iter(singles.values()))[1]["val"] - SLACK
+    singles = {run.name: answers(run, data_dir) for run in single_runs}
+    rival = next(iter(singles.values()))[1]
+    goal = rival["val"].mean() - SLACK
     some = test.images[:1]
     alone = {"val": val.correct.mean(1).tolist(), "test": test.correct.mean(1).tolist(), "gmacs": exit_gmacs(cascade, some)}
     result = {
-        "singles": {name: top1 | {"gmacs": count_macs(model, some) / 1e9} for name, (model, top1) in singles.items()},
+        "singles": {
+            name: {split: float(each.mean()) for split, each in right.items()} | {"gmacs": count_macs(model, some) / 1e9}
+            for name, (model, right) in singles.items()
+        },
         "exits": alone,
-        "test images": len(test.images),
+        "test images": test.conf.shape[1],
     }
     up_to = {f"exit {k + 1}": (*(NOBODY,) * k, *(EVERYONE,) * (count - k)) for k in range(count)}
     pixels = images_of(exits.opened, "test")
     for batch, images in TIMED.items():
         timed = evenly(pixels, images)
         ways = {name: prediction(cascade, timed, each, batch) for name, each in up_to.items()}
-        curve = trade_off(val.conf, val.correct, list(milliseconds(in_turn(ways, repeats), images).values()))
+        exit_times = list(milliseconds(in_turn(ways, repeats), images).values())
+        curve = trade_off(val.conf, val.correct, exit_times)
         reached = bool(curve.accuracy.max() >= goal)
         chosen = {"early exit": curve.for_accuracy(goal if reached else curve.accuracy.max())}
-        low, high = curve.cost.min(), curve.cost.max()
-        chosen |= {f"budget {share}": curve.for_budget(low + share * (high - low)) for share in EXECUTED}
+        chosen |= {"most accurate": curve.for_accuracy(curve.accuracy.max())}
+        grid = simulate(val.conf, val.correct, exit_times, released_thresholds(val.conf, EXECUTED))
+        chosen |= {f"grid p={p}": grid[at] for at, p in enumerate(EXECUTED)}
         ways |= {name: forward(model, timed, batch) for name, (model, _) in singles.items()}
         ways |= {name: prediction(cascade, timed, point.thresholds, batch) for name, point in chosen.items()}
         timings = in_turn(ways, repeats)
         spent = milliseconds(timings, images)
         costs = [spent[name] for name in up_to]
         on_test = simulate(test.conf, test.correct, costs, [point.thresholds for point in chosen.values()])
-        budgets = [curve.for_budget(budget).thresholds for budget in np.linspace(low, high, CURVE)]
-        judged = simulate(test.conf, test.correct, costs, budgets)
+        judged = simulate(test.conf, test.correct, costs, released_thresholds(val.conf, CURVE))
         base = timings[single_runs[0].name]
         result[f"batch {batch}"] = {
             "goal reached on val": reached,
@@ -89,6 +94,7 @@ def judge(cascade_run, single_runs, data_dir, repeats):
                 name: {
                     "val": point.accuracy,
                     "test": float(on_test.accuracy[at]),
+                    "test - goal, over images": over_images(right_at(test, point), rival["test"]),
                     "shares": on_test.shares[at].tolist(),
                     "threshold": None if math.isinf(point.thresholds[0]) else point.thresholds[0],
                     "left at exit 1 of the timed": left_first(cascade, timed, point),
@@ -100,6 +106,20 @@ def judge(cascade_run, single_runs, data_dir, repeats):
             "curve": list(zip(judged.cost.round(4).tolist(), judged.accuracy.tolist(), strict=True)),
         }
     return result
+
+
+def right_at(seen, point):
+    """Whether each image is answered rightly by the exit where it leaves."""
+    sure = seen.conf >= np.asarray(point.thresholds)[:, None]
+    sure[-1] = True
+    leaves = sure.argmax(0)
+    return seen.correct[leaves, np.arange(len(leaves))]
+
+
+def over_images(ours, theirs):
+    """The mean difference, and the reach of its 95 % interval to each side."""
+    difference = ours.astype(float) - theirs
+    return [float(difference.mean()), 1.96 * float(difference.std(ddof=1)) / math.sqrt(len(difference))]
 
 
 def images_of(opened, split):
