@@ -7,8 +7,9 @@ A cascade and the goal of the same place in the list are a pair. Thresholds come
 with the goal's accuracy there less 0.1 points (or, if none has it, the most accurate), "most accurate" those with the highest.
 They are judged on all of test, and timed on part of it: `predict`, images leave. So are a few thresholds of the release's grid,
 which let fixed shares of the validation images leave, however right they are. The curve has all of that grid, with times added
-up from those of the exits. Differences to the goal have a 95 % interval over images, which holds the training fixed. Time is
-CPU time of one thread, all models of a pair in turn.
+up from those of the exits. "crossed" is for few validation images: both rules, on validation and one half of test, judged on
+the other half, then the other way round. Differences to the goal have a 95 % interval over images, which holds the training
+fixed. Time is CPU time of one thread, all models of a pair in turn.
 """
 
 import argparse
@@ -82,6 +83,8 @@ def judge(cascade_run, single_runs, data_dir, repeats):
         chosen |= {f"grid p={p}": grid[at] for at, p in enumerate(EXECUTED)}
         ways |= {name: forward(model, timed, batch) for name, (model, _) in singles.items()}
         ways |= {name: prediction(cascade, timed, point.thresholds, batch) for name, point in chosen.items()}
+        crossed = cross(val, test, rival, exit_times)
+        ways |= {name: crossed_prediction(cascade, pixels, images // 2, points, batch) for name, points in crossed.items()}
         timings = in_turn(ways, repeats)
         spent = milliseconds(timings, images)
         costs = [spent[name] for name in up_to]
@@ -101,6 +104,14 @@ def judge(cascade_run, single_runs, data_dir, repeats):
                 }
                 for at, (name, point) in enumerate(chosen.items())
             },
+            "crossed": {
+                name: {
+                    "test": float(crossed_right(test, points).mean()),
+                    "test - goal, over images": over_images(crossed_right(test, points), rival["test"]),
+                    "thresholds": [point.thresholds[0] for point, _ in points],
+                }
+                for name, points in crossed.items()
+            },
             "milliseconds": spent,
             "time / goal": {name: timing.ratio(base) for name, timing in timings.items()},
             "curve": list(zip(judged.cost.round(4).tolist(), judged.accuracy.tolist(), strict=True)),
@@ -114,6 +125,32 @@ def right_at(seen, point):
     sure[-1] = True
     leaves = sure.argmax(0)
     return seen.correct[leaves, np.arange(len(leaves))]
+
+
+def cross(val, test, rival, exit_times):
+    """Rule -> for each half of test: thresholds that come from validation and the other half, and the places of its images."""
+    halves = [np.arange(start, test.conf.shape[1], 2) for start in (0, 1)]
+    found = {"crossed, early exit": [], "crossed, most accurate": []}
+    for judged, seen in (halves, halves[::-1]):
+        conf = np.concatenate([val.conf, test.conf[:, seen]], 1)
+        curve = trade_off(conf, np.concatenate([val.correct, test.correct[:, seen]], 1), exit_times)
+        best = curve.accuracy.max()
+        aim = np.concatenate([rival["val"], rival["test"][seen]]).mean() - SLACK
+        for points, accuracy in zip(found.values(), (min(aim, best), best), strict=True):
+            points.append((curve.for_accuracy(accuracy), judged))
+    return found
+
+
+def crossed_prediction(cascade, pixels, images, points, batch):
+    parts = [prediction(cascade, evenly(pixels[half], images), point.thresholds, batch) for point, half in points]
+    return lambda: [part() for part in parts]
+
+
+def crossed_right(test, points):
+    right = np.zeros(test.conf.shape[1], bool)
+    for point, half in points:
+        right[half] = right_at(test, point)[half]
+    return right
 
 
 def over_images(ours, theirs):

@@ -109,7 +109,15 @@ def main():
             "norms": [card.model.get("norm") for card in cards],
             "layers": norm_paths,
             "machine": describe_machine(),
-            **({"machines of added seeds": [each["machine"] for each in earlier]} if earlier else {}),
+            **(
+                {
+                    "machines of added seeds": [
+                        one for each in earlier for one in (*each.get("machines of added seeds", []), each["machine"])
+                    ]
+                }
+                if earlier
+                else {}
+            ),
             "rows": rows,
             "runs": sides,
             "attention distances": layers,

@@ -80,7 +80,15 @@ def main():
             {
                 "command": f"python benchmarks/tuning.py runs/{options.directory.name}{flags}",
                 "machine": describe_machine(),
-                **({"machines of added rows": [each["machine"] for each in earlier]} if earlier else {}),
+                **(
+                    {
+                        "machines of added rows": [
+                            one for each in earlier for one in (*each.get("machines of added rows", []), each["machine"])
+                        ]
+                    }
+                    if earlier
+                    else {}
+                ),
                 "rows": rows,
                 **({"top1_less_that_of_ln": compared} if compared else {}),
             },
