@@ -14,7 +14,15 @@ from matplotlib.figure import Figure
 
 COLOURS = {"ln": "#0072b2", "dtn": "#d55e00"}
 GREY = "#555555"
-NAMES = {"ln": "LayerNorm", "dtn": "DTN", "ldfn": "LDFN", "un": "UN", "prepbn": "PRepBN"}
+NAMES = {
+    "ln": "LayerNorm",
+    "dtn": "DTN",
+    "in": "InstanceNorm",
+    "ldfn": "LDFN",
+    "un": "UN",
+    "prepbn": "PRepBN",
+    "bn": "BatchNorm",
+}
 
 
 def by_seed(file, norm):
@@ -43,7 +51,7 @@ def main():
     arms = {NAMES[norm]: by_seed(given.file, norm) for norm in ("ln", "dtn")}
     if given.equal_time is not None:
         arms["DTN, equal time"] = by_seed(given.equal_time, "dtn")
-    arms |= {NAMES[norm]: by_seed(given.file, norm) for norm in ("prepbn", "ldfn", "un")}
+    arms |= {NAMES[norm]: by_seed(given.file, norm) for norm in ("in", "ldfn", "prepbn", "un", "bn")}
     arms = {name: rows for name, rows in arms.items() if rows}
     for place, rows in enumerate(arms.values()):
         tops = [100 * row["test"]["top1"] for row in rows]
