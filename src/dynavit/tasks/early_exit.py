@@ -28,7 +28,7 @@ class EarlyExit(Classification):
     def __init__(self, model: nn.Module, classes: int, weights: Sequence[float] | None = None) -> None:
         super().__init__(model, classes)
         if not isinstance(getattr(model, "exits", None), nn.ModuleList):
-            raise ValueError(f"early_exit trains cascades (dvt_...), and {type(model).__name__} has no exits; leave --task out")
+            raise ValueError(f"{self.name} trains cascades (dvt_...), and {type(model).__name__} has no exits; leave --task out")
         exits = len(model.exits)  # type: ignore[arg-type]
         weights = [1.0] * exits if weights is None else weights
         if len(weights) != exits:
@@ -46,10 +46,14 @@ class EarlyExit(Classification):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         exits = self.model(batch.inputs)
-        losses = [F.cross_entropy(logits, batch.targets) for logits in exits]
+        losses = self.losses(exits, batch.targets)
         total = torch.stack([weight * loss for weight, loss in zip(self.weights, losses, strict=True)]).sum()
         alone = {f"loss_exit{k}": loss for k, loss in enumerate(losses, start=1)}
         return {"loss": total} | alone | training_accuracy(exits[-1], batch)
+
+    def losses(self, exits: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
+        """What each exit minimises, before `weights`. `exits` are their logits."""
+        return [F.cross_entropy(logits, targets) for logits in exits]
 
     def evaluator(self) -> "EarlyExitEvaluator":
         return EarlyExitEvaluator(self.model, self.classes)

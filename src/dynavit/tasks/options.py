@@ -18,6 +18,20 @@ class EarlyExitOptions:
 
 
 @dataclass
+class DistilledExitsOptions(EarlyExitOptions):
+    """Options of the task distilled_exits.
+
+    Attributes:
+        weights: of the losses of the exits, coarse to fine; all 1 if not given.
+        share: of the loss of an earlier exit that is its distance to the last exit's answer; the rest is that to the labels.
+        temperature: of both softmaxes in that distance; a higher one shows more of what else an image could be.
+    """
+
+    share: Fraction = 0.5
+    temperature: Positive = 2.0
+
+
+@dataclass
 class DetectionOptions:
     """Options of the task detection; the defaults are MMDetection's.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..common.registry import Registry
-from .options import DetectionOptions, DinoOptions, EarlyExitOptions
+from .options import DetectionOptions, DinoOptions, DistilledExitsOptions, EarlyExitOptions
 
 if TYPE_CHECKING:
     from ..common.task import Task
@@ -20,11 +20,17 @@ TASKS: "Registry[type[Task]]" = Registry(
         "classification": "dynavit.tasks.classification:Classification",
         "detection": "dynavit.tasks.detection.task:Detection",
         "dino": "dynavit.tasks.dino:Dino",
+        "distilled_exits": "dynavit.tasks.distilled_exits:DistilledExits",
         "early_exit": "dynavit.tasks.early_exit:EarlyExit",
         "listops": "dynavit.tasks.listops:ListOps",
     },
 )
-_BUILT_IN_OPTIONS: dict[str, type] = {"detection": DetectionOptions, "dino": DinoOptions, "early_exit": EarlyExitOptions}
+_BUILT_IN_OPTIONS: dict[str, type] = {
+    "detection": DetectionOptions,
+    "dino": DinoOptions,
+    "distilled_exits": DistilledExitsOptions,
+    "early_exit": EarlyExitOptions,
+}
 
 
 def register_task(name: str) -> Callable[[T], T]:
