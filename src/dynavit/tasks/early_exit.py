@@ -28,7 +28,8 @@ class EarlyExit(Classification):
     def __init__(self, model: nn.Module, classes: int, weights: Sequence[float] | None = None) -> None:
         super().__init__(model, classes)
         if not isinstance(getattr(model, "exits", None), nn.ModuleList):
-            raise ValueError(f"{self.name} trains cascades (dvt_...), and {type(model).__name__} has no exits; leave --task out")
+            kind = type(model).__name__
+            raise ValueError(f"{self.name} trains cascades (dvt_...), and {kind} has no exits; leave --task out")
         exits = len(model.exits)  # type: ignore[arg-type]
         weights = [1.0] * exits if weights is None else weights
         if len(weights) != exits:
