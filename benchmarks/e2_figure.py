@@ -12,7 +12,7 @@ from statistics import mean
 
 from matplotlib.figure import Figure
 
-COLOURS = {"ln": "#0072b2", "dtn": "#d55e00"}
+COLOURS = {"ln": "#0072b2", "dtn": "#d55e00", "in": "#009e73"}
 GREY = "#555555"
 NAMES = {
     "ln": "LayerNorm",
@@ -42,7 +42,7 @@ def main():
     given = parser.parse_args()
     figure = Figure(figsize=(8.4, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.2, 1])
-    for norm, at in (("dtn", (6.2, 87.2)), ("ln", (6.6, 82.2))):
+    for norm, at in (("in", (3.2, 88.0)), ("dtn", (6.6, 81.8)), ("ln", (6.6, 80.2))):
         for row in by_seed(given.file, norm):
             left.plot(*zip(*curve(row), strict=True), color=COLOURS[norm], linewidth=1, alpha=0.7)
         left.text(*at, f"{NAMES[norm]}, {len(by_seed(given.file, norm))} seeds", color=COLOURS[norm])
@@ -59,7 +59,7 @@ def main():
         right.plot([place] * len(tops), tops, "o", color=colour, alpha=0.6, markersize=5)
         right.plot([place - 0.25, place + 0.25], [mean(tops)] * 2, color=colour, linewidth=2)
         right.annotate(f"{mean(tops):.1f}", (place + 0.28, mean(tops)), va="center", fontsize=8, color=colour)
-    right.set_xticks(range(len(arms)), [name.replace(", ", "\n") for name in arms], fontsize=8)
+    right.set_xticks(range(len(arms)), [name.replace(", ", "\n").replace("Norm", "\nNorm") for name in arms], fontsize=8)
     right.set(ylabel="right of 10,000 test images, %", xlim=(-0.5, len(arms) - 0.3))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
