@@ -11,8 +11,12 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-NAMES = {"single-4x4": "4×4 tokens", "single-2blocks": "2 blocks", "single-64": "64 channels"}
-GOAL = "8×8 tokens, 4 blocks"
+SINGLES = {  # name of the run -> in the legend, marker
+    "single-4x4": ("single, 4×4 tokens", "X"),
+    "single-2blocks": ("single, 8×8 tokens, 2 blocks", "^"),
+    "single-64": ("single, 8×8 tokens, 64 channels", "D"),
+}
+GOAL = ("single, 8×8 tokens, 4 blocks", "s")
 
 
 def main():
@@ -36,12 +40,10 @@ def main():
                 left = found["milliseconds"][name] * scale, 100 * point["test"]
                 axes.plot(*left, "o", color="#d55e00", markersize=7 if name == "early exit" else 3, label=label)
             for name, single in row["singles"].items():
-                time, top = found["milliseconds"][name] * scale, 100 * single["test"]
-                axes.plot(time, top, "s", color="#0072b2", label="single models" if not at and name == goal else None)
-                said = NAMES.get(name.partition("-seed")[0], GOAL)
-                if said not in named:
-                    named.add(said)
-                    axes.annotate(said, (time, top), (0, -13), textcoords="offset points", fontsize=8, ha="center")
+                said, marker = SINGLES.get(name.partition("-seed")[0], GOAL)
+                point = found["milliseconds"][name] * scale, 100 * single["test"]
+                axes.plot(*point, marker, color="#0072b2", label=None if said in named else said)
+                named.add(said)
         axes.set(title=batch, xlabel="ms per image, CPU time")
         axes.margins(x=0.15, y=0.12)
         axes.grid(axis="y", alpha=0.3)
