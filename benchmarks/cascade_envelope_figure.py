@@ -17,6 +17,10 @@ SINGLES = {  # name of the run -> in the legend, marker
     "single-64": ("single, 8×8 tokens, 64 channels", "D"),
 }
 GOAL = ("single, 8×8 tokens, 4 blocks", "s")
+CASCADES = {
+    GOAL: ("#d55e00", "cascade, last exit of 4 blocks"),
+    SINGLES["single-2blocks"]: ("#009e73", "cascade, last exit of 2 blocks"),
+}
 
 
 def main():
@@ -25,25 +29,36 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     seeds = [seed for file in given.files for seed in json.loads(file.read_text())["seeds"]]
-    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+    figure = Figure(figsize=(8.4, 3.8), layout="constrained")
     for axes, batch in zip(figure.subplots(1, 2, sharey=True), ("batch 64", "batch 1"), strict=True):
-        named = set()
-        for at, row in enumerate(seeds):
+        named, costs = set(), {}
+
+        def once(label, named=named):
+            fresh = label not in named
+            named.add(label)
+            return label if fresh else None
+
+        for row in seeds:
             found = row[batch]
-            # Times of different runs of the script differ; a goal's time stands for the whole pair's machine.
-            goal, base = next(iter(row["singles"])), next(iter(seeds[0]["singles"]))
-            scale = seeds[0][batch]["milliseconds"][base] / found["milliseconds"][goal]
+            goal = SINGLES.get(next(iter(row["singles"])).partition("-seed")[0], GOAL)
+            # Times of different runs of the script differ: a single model takes as long in each as where it came first.
+            scale = (
+                costs.get(goal, found["milliseconds"][next(iter(row["singles"]))])
+                / found["milliseconds"][next(iter(row["singles"]))]
+            )
+            colour, made_from = CASCADES[goal]
             times, tops = zip(*dict.fromkeys((cost * scale, 100 * top) for cost, top in found["curve"]), strict=True)
-            axes.plot(times, tops, color="#d55e00", linewidth=1.2, label="cascade, times added up" if not at else None)
+            axes.plot(times, tops, color=colour, linewidth=1.2, label=once(made_from))
             for name, point in found["early exit"].items():
-                label = "executed: images leave" if not at and name == "early exit" else None
+                planned = name == "early exit"
                 left = found["milliseconds"][name] * scale, 100 * point["test"]
-                axes.plot(*left, "o", color="#d55e00", markersize=7 if name == "early exit" else 3, label=label)
+                label = once("executed with the planned thresholds" if planned else "and with others")
+                axes.plot(*left, "o", color=colour, markersize=7 if planned else 3, label=label)
             for name, single in row["singles"].items():
-                said, marker = SINGLES.get(name.partition("-seed")[0], GOAL)
-                point = found["milliseconds"][name] * scale, 100 * single["test"]
-                axes.plot(*point, marker, color="#0072b2", label=None if said in named else said)
-                named.add(said)
+                kind = SINGLES.get(name.partition("-seed")[0], GOAL)
+                time = found["milliseconds"][name] * scale
+                costs.setdefault(kind, time)
+                axes.plot(time, 100 * single["test"], kind[1], color="#0072b2", label=once(kind[0]))
         axes.set(title=batch, xlabel="ms per image, CPU time")
         axes.margins(x=0.15, y=0.12)
         axes.grid(axis="y", alpha=0.3)

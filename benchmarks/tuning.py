@@ -17,7 +17,21 @@ from dynavit.analysis.statistics import paired_difference
 from dynavit.bench.machine import describe_machine
 from dynavit.common.files import write_json
 
-OPTIONS = ("model", "model_options", "norm", "epochs", "batch_size", "lr", "seed", "optim", "augment", "ema")
+OPTIONS = (
+    "model",
+    "model_options",
+    "norm",
+    "task",
+    "task_options",
+    "epochs",
+    "batch_size",
+    "lr",
+    "seed",
+    "optim",
+    "augment",
+    "ema",
+)
+JUDGED = ("epoch", "weights", "top1", "loss")
 
 
 def row(run, with_test):
@@ -26,12 +40,14 @@ def row(run, with_test):
     logged = [line for line in lines if line["kind"] == "train"]
     test = json.loads((run / "eval" / "test.json").read_text()) if with_test else {}
     return {
-        "options": {name: config[name] for name in OPTIONS},
+        "options": {name: config.get(name) for name in OPTIONS},
         "steps": max((line["step"] for line in lines), default=0),
         "finished": (run / "finished.json").is_file(),
         "loss": {line["step"]: round(line["loss"], 4) for line in logged},
         "validation": [
-            {key: line[key] for key in ("epoch", "weights", "top1", "loss")} for line in lines if line["kind"] == "eval"
+            {key: found for key, found in line.items() if key in JUDGED or key.startswith("exit")}
+            for line in lines
+            if line["kind"] == "eval"
         ],
         **({"test": {key: test[key] for key in ("weights", "top1", "top5", "ece", "samples")}} if test else {}),
     }
