@@ -50,8 +50,11 @@ def main():
     parser.add_argument("--arms", nargs="+", required=True)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--quiet", action="store_true", help="nothing else was running on the machine")
+    parser.add_argument("--plugin", type=Path, action="append", default=[], help="of an arm's norm, as the training had it")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    for plugin in given.plugin:
+        dynavit.load_plugin(plugin)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images, labels = torch.randn(BATCH, 3, 224, 224), torch.randint(10, (BATCH,))
