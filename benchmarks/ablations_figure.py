@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 NAMES = {
     "ln": "LayerNorm",
-    "in": "inter-token only,\nuniform P",
+    "in": "InstanceNorm: inter-\ntoken only, uniform P",
     "inter": "inter-token only,\nlearned P",
     "half": "half of each,\nlearned P",
     "dtn": "DTN",
@@ -38,10 +38,9 @@ def main():
         tops = list(arm["top1 by seed"].values())
         axes.plot(tops, [place] * len(tops), "o", color=BLUE, alpha=0.6, markersize=5)
         axes.plot([arm["mean"]] * 2, [place - 0.25, place + 0.25], color=BLUE, linewidth=2)
-    seeds = max(len(arm["top1 by seed"]) for arm in arms.values())
     axes.set_yticks(range(len(arms)), [NAMES[arm] for arm in arms], fontsize=8)
     axes.invert_yaxis()
-    axes.set(xlabel=f"right of 10,000 test images of CIFAR-10, %, {seeds} seeds (a bar: their mean)")
+    axes.set(xlabel="right of 10,000 test images of CIFAR-10, %: a dot for each seed, a bar for their mean")
     for place, arm in enumerate(arms):
         paper = f"{TABLE_5[arm]:.1f}" if arm in TABLE_5 else "–"
         axes.text(1.02, place, paper, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=GREY)
