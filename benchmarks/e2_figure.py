@@ -12,7 +12,7 @@ from statistics import mean
 
 from matplotlib.figure import Figure
 
-COLOURS = {"ln": "#0072b2", "dtn": "#d55e00", "in": "#009e73"}
+COLOURS = {"ln": "#0072b2", "dtn": "#d55e00", "in": "#009e73", "bn": "#9467bd"}
 GREY = "#555555"
 NAMES = {
     "ln": "LayerNorm",
@@ -40,9 +40,9 @@ def main():
     parser.add_argument("--equal-time", type=Path, help="DTN for as long as LN takes")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    figure = Figure(figsize=(8.4, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=[1.2, 1])
-    for norm, at in (("in", (3.2, 88.0)), ("dtn", (6.6, 81.8)), ("ln", (6.6, 80.2))):
+    figure = Figure(figsize=(9.2, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1, 1.3])
+    for norm, at in (("in", (3.2, 88.0)), ("dtn", (5.8, 81.8)), ("ln", (5.8, 80.2))):
         for row in by_seed(given.file, norm):
             left.plot(*zip(*curve(row), strict=True), color=COLOURS[norm], linewidth=1, alpha=0.7)
         left.text(*at, f"{NAMES[norm]}, {len(by_seed(given.file, norm))} seeds", color=COLOURS[norm])
@@ -51,7 +51,7 @@ def main():
     arms = {NAMES[norm]: by_seed(given.file, norm) for norm in ("ln", "dtn")}
     if given.equal_time is not None:
         arms["DTN, equal time"] = by_seed(given.equal_time, "dtn")
-    arms |= {NAMES[norm]: by_seed(given.file, norm) for norm in ("in", "ldfn", "prepbn", "un", "bn")}
+    arms |= {NAMES[norm]: by_seed(given.file, norm) for norm in ("in", "bn", "ldfn", "prepbn", "un")}
     arms = {name: rows for name, rows in arms.items() if rows}
     for place, rows in enumerate(arms.values()):
         tops = [100 * row["test"]["top1"] for row in rows]
@@ -59,7 +59,9 @@ def main():
         right.plot([place] * len(tops), tops, "o", color=colour, alpha=0.6, markersize=5)
         right.plot([place - 0.25, place + 0.25], [mean(tops)] * 2, color=colour, linewidth=2)
         right.annotate(f"{mean(tops):.1f}", (place + 0.28, mean(tops)), va="center", fontsize=8, color=colour)
-    right.set_xticks(range(len(arms)), [name.replace(", ", "\n").replace("Norm", "\nNorm") for name in arms], fontsize=8)
+    right.set_xticks(
+        range(len(arms)), [name.replace(", ", " ").replace("Norm", " Norm").replace(" ", "\n") for name in arms], fontsize=8
+    )
     right.set(ylabel="right of 10,000 test images, %", xlim=(-0.5, len(arms) - 0.3))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
