@@ -21,6 +21,7 @@ OPTIONS = (
     "model",
     "model_options",
     "norm",
+    "norm_options",
     "task",
     "task_options",
     "epochs",
@@ -41,6 +42,7 @@ def row(run, with_test):
     test = json.loads((run / "eval" / "test.json").read_text()) if with_test else {}
     return {
         "options": {name: config.get(name) for name in OPTIONS},
+        "precision": config["engine"]["precision"],
         "steps": max((line["step"] for line in lines), default=0),
         "finished": (run / "finished.json").is_file(),
         "loss": {line["step"]: round(line["loss"], 4) for line in logged},

@@ -5,11 +5,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..common.batch import Batch
 from ..common.task import Task
+from ..engine.optimiser import set_lr
+from ..engine.optional import optional_methods
 from .device import CPU
 from .flops import count_macs
 from .timing import time_interleaved
@@ -21,10 +23,11 @@ LR = 1e-9  # steps are real and change nothing worth mentioning
 
 @dataclass(frozen=True)
 class Contestant:
-    """A task and the batch it is trained on; `autocast` makes the context of its precision."""
+    """A task, the batch it is trained on and its optimiser; `autocast` makes the context of its precision."""
 
     task: Task
     batch: Batch
+    optimiser: Optimizer
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
@@ -61,9 +64,10 @@ def _gmacs(contestant: Contestant) -> float | None:
 
 
 def _step(contestant: Contestant) -> Callable[[], None]:
-    task = contestant.task.train()
-    parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=LR)
+    task, optimiser = contestant.task.train(), contestant.optimiser
+    set_lr(optimiser, LR)
+    for set_progress in optional_methods(task, "set_progress").values():
+        set_progress(1, 2)  # the middle of a run: norms that begin as LayerNorm compute nothing else at its start
 
     def step() -> None:
         optimiser.zero_grad()

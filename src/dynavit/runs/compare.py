@@ -329,10 +329,11 @@ def _train_in_worker(name: str, config: TrainConfig, out: Path) -> str | None:
 
 
 def _measure(config: CompareConfig, settings: Sequence[Setting], data: "Data", watch: Watcher) -> dict[str, Any]:
-    """Cost of a step of every setting, with its own data, batch and precision, and the machine. Settings that cannot be built
-    have none."""
+    """Cost of a step of every setting, with its own data, batch, optimiser and precision, and the machine. Settings that cannot
+    be built have none."""
     from ..bench.cost import Contestant, training_costs
     from ..bench.machine import describe_machine
+    from ..engine.optimiser import make_optimiser
     from ..engine.processes import Processes
     from .assemble import open_training_data, training_task
 
@@ -345,12 +346,13 @@ def _measure(config: CompareConfig, settings: Sequence[Setting], data: "Data", w
             same_data = not any(name == "data" or name.startswith(("data_", "loading.")) for name in config.vary)
             images = data if same_data else open_training_data(own)
             task, loader = training_task(own, images)
+            processes = Processes(own.engine)
+            task = task.to(processes.device, processes.dtype)
+            optimiser = make_optimiser(task, own.optim, processes.device)
         except Exception:
             continue  # its runs failed for the same reason, which is told there
-        processes = Processes(own.engine)
         batch = next(iter(loader.epoch()))[0].to(processes.device, processes.dtype)
-        task = task.to(processes.device, processes.dtype)
-        contestants[setting.name] = Contestant(task, batch, processes.autocast)
+        contestants[setting.name] = Contestant(task, batch, optimiser, processes.autocast)
     baseline = settings_of_baseline(config, settings).name
     costs = training_costs(contestants, baseline) if baseline in contestants else []
     return {"cost": costs, "machine": describe_machine()}
