@@ -35,6 +35,13 @@ OPTIONS = (
 JUDGED = ("epoch", "weights", "top1", "loss")
 
 
+def shares(lines):
+    """DTN's lambda by norm and head, as the last step left it; empty for other norms."""
+    last = next((line["values"] for line in reversed(lines) if line["kind"] == "scalars"), {})
+    chosen = {path: {key: each for key, each in found.items() if key.startswith("lambda")} for path, found in last.items()}
+    return {path: found for path, found in chosen.items() if found}
+
+
 def row(run, with_test):
     config = yaml.safe_load((run / "config.yaml").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -51,6 +58,7 @@ def row(run, with_test):
             for line in lines
             if line["kind"] == "eval"
         ],
+        **({"lambda": found} if (found := shares(lines)) else {}),
         **({"test": {key: test[key] for key in ("weights", "top1", "top5", "ece", "samples")}} if test else {}),
     }
 
