@@ -19,8 +19,6 @@ NAMES = {
     "half": "half of each,\nlearned P",
     "dtn": "DTN",
     "uniform": "DTN,\nuniform P",
-    "trunc": "DTN,\ntrunc-normal start",
-    "first2": "DTN in 2 of\n4 blocks",
 }
 BLUE, GREY = "#0072b2", "#555555"
 

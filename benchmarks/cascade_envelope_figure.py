@@ -40,12 +40,10 @@ def main():
 
         for row in seeds:
             found = row[batch]
-            goal = SINGLES.get(next(iter(row["singles"])).partition("-seed")[0], GOAL)
+            first = next(iter(row["singles"]))
+            goal, own = SINGLES.get(first.partition("-seed")[0], GOAL), found["milliseconds"][first]
             # Times of different runs of the script differ: a single model takes as long in each as where it came first.
-            scale = (
-                costs.get(goal, found["milliseconds"][next(iter(row["singles"]))])
-                / found["milliseconds"][next(iter(row["singles"]))]
-            )
+            scale = costs.get(goal, own) / own
             colour, made_from = CASCADES[goal]
             times, tops = zip(*dict.fromkeys((cost * scale, 100 * top) for cost, top in found["curve"]), strict=True)
             axes.plot(times, tops, color=colour, linewidth=1.2, label=once(made_from))
